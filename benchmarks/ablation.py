@@ -1,116 +1,433 @@
-"""Which parts of the default solver matter: excess risk with one switched off, over that of all parts.
+"""Which parts of the default solver matter: excess risk with one of them switched off, over that of all parts.
 
-Each part is switched off by numbers of `userdp.solvers.constants`, on scenarios of `userdp-bench grid`; users and seeds
-are the same for all parts, so that much of the chance cancels. A part that moves no cell by more than 5% can go. The
-median of the runs' ratios is printed, and how many of the runs were worse without the part.
+A part is switched off by other numbers of `userdp.solvers.constants`, or by another function in its place. Cells are
+generated users whose best model is known, and real ones. Users and noise of a run are the
+same with and without the part, so that much of the chance cancels. The ratio is that of the means over all runs; its
+standard error is that of a ratio of paired means. Where the first run is the same to the last digit the part does
+nothing in that cell, and no more runs are made.
 
 NOT PRIVATE: runs are seeded, and scored against the truth.
 
-    python benchmarks/ablation.py [--parts recalibration,zoom] [--scenarios rows-1,rare-1] [--epsilon 1,8] [--runs 8]
-        [--most-users 20000]
+    python benchmarks/ablation.py [--parts zoom,recalibration] [--cells rows-1,poisson] [--runs 8] [--minutes 60]
+        [--json docs/bench/ablation.json] [--table docs/ablation.md]
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
+import math
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, log_softmax, ndtr, ndtri, softmax
 
-from userdp import Ball
+from userdp import Ball, UserData, losses
 from userdp.models.fitting import minimize
-from userdp.solvers import constants
-from userdp_research.bench.generated import LOSSES, QUICK, SCENARIOS, draw_users, fresh_rows
+from userdp.solvers import constants, descent, schedule, shrinkage, whitened_clip, whitening
+from userdp_research.bench.cells import NOTE, provenance
+from userdp_research.bench.references import user_optimum
+from userdp_research.bench.scoring import HeldOut
+from userdp_research.bench.tasks import known_tasks
 
-NEVER, ALWAYS = 1e9, 10**12
-PARTS: dict[str, dict[str, Any]] = {
+NEVER, ALWAYS, FRESH = 1e9, 10**12, 40_000
+MARKS = ("<!-- ablation: begin -->\n", "<!-- ablation: end -->\n")
+Change = tuple[Any, str, Any]  # what is changed for a part: an object, its attribute, and the other value
+
+
+def constant(**others: Any) -> list[Change]:
+    return [(constants, name, value) for name, value in others.items()]
+
+
+def phases(change: Callable[..., Any]) -> list[Change]:
+    """Other clipped phases: `change` of the phase, its problem and layout."""
+    usual = whitened_clip._phase
+
+    def other(problem: Any, layout: Any, step: Any, sampled: float) -> Any:
+        return change(usual(problem, layout, step, sampled), problem, layout)
+
+    return [(whitened_clip, "_phase", other)]
+
+
+def clip_as_full(phase: Any, problem: Any, layout: Any) -> Any:
+    return replace(phase, clip=layout.clip(problem, phase.label), tail=0.0) if layout.fast else phase
+
+
+def no_tail(phase: Any, problem: Any, layout: Any) -> Any:
+    return phase if layout.fast else replace(phase, tail=0.0)
+
+
+_EARLY = (*schedule._APPROACH, schedule.CURVATURE)
+_SLOW = [(descent.ClippedPhase, "fast", False)]
+PARTS: dict[str, list[Change]] = {
     # schedules
-    "fast schedule": {"FEWEST_FAST": ALWAYS},
-    "steps for a rare class": {"RARE_CLASS": (1, 1e-6), "FLAT": 0.0},
-    "momentum for a rare class": {"FLAT_PACE": constants.FAST_PACE},
-    "recalibration": {"TOO_NOISY": -1.0},
-    "recalibration only with eight weights": {"FEWEST_WEIGHTS": 0},
-    "burn-in by noise": {"BURN_IN_FRACTIONS": (0.2, 0.2)},
-    "whitening's fraction by noise": {"WHITENING": (0.25, 1.0, 0.0)},
+    "fast schedule": constant(FEWEST_FAST=ALWAYS),
+    "early curvature": [(schedule, "APPROACH", _EARLY), (descent, "APPROACH", _EARLY)],
+    "steps for a rare class": constant(RARE_CLASS=(1, 1e-6), FLAT=0.0),
+    "approach skipped unless a class is rare": [(whitened_clip, "IF_FLAT", (schedule.FLAT_STEPS,))],
+    "momentum for a rare class": constant(FLAT_PACE=constants.FAST_PACE),
+    "three numbers of fast steps": constant(FAST_STEPS=((1e-3, (3, 5)),)),
+    "correction of fast steps by axis": _SLOW,
+    "pace of targets far off": constant(FAR_OFF=NEVER),
+    "falling steps": [*constant(PACE=constants.PACE._replace(falls=False)), *_SLOW],
+    "recalibration": constant(TOO_NOISY=-1.0),
+    "recalibration only with eight weights": constant(FEWEST_WEIGHTS=0),
+    "recalibration only with little noise": constant(TOO_NOISY=NEVER),
+    "burn-in by noise": constant(BURN_IN_FRACTIONS=(0.2, 0.2)),
+    "whitening's fraction by noise": constant(WHITENING=(0.2, 1.0, 0.0)),
     # whitening
-    "columns' scales": {"FREQUENT": 0.0},
-    "a constant that is seen": {"NEAR_SCALE": (1.0, 1.0)},
-    "five stages": {"STAGES": (0.25, 0.35, 0.4)},
-    "thresholds": {"MOST_THRESHOLD": 0.0},
+    "columns' scales": constant(FREQUENT=0.0),
+    "rows' scale": [(whitening, "likely_scale", lambda *_: 1.0)],
+    "prior of rows' scale": constant(UNLIKELY=0.0),
+    "a constant that is seen": constant(NEAR_SCALE=(1.0, 1.0)),
+    "five stages rather than three": constant(STAGES=(1 / 3,) * 3),
+    "later stages get more": constant(STAGES=(0.2,) * 5),
+    "thresholds": constant(MOST_THRESHOLD=0.0),
+    "most threshold": constant(MOST_THRESHOLD=NEVER),
+    "ridge": constant(RIDGE=1e-9),
     # clips
-    "room for long rows": {"ROOM": 0.0},
-    "wider clips for few weights": {"CLIP": (*constants.CLIP[:2], 0.0)},
-    "least clip of one-row users": {"SKEWED": 0.0},
-    "clips for lopsided classes": {"LOPSIDED": 0.0, "LOPSIDED_RECALIBRATION": 0.0},
+    "long rows count less": constant(LONGEST=NEVER),
+    "room for long rows": constant(ROOM=0.0),
+    "wider clips for few weights": constant(CLIP=(*constants.CLIP[:2], 0.0)),
+    "least clip of one-row users": constant(SKEWED=0.0),
+    "clips for lopsided classes": constant(LOPSIDED=0.0),
+    "recalibration's clips for lopsided classes": constant(LOPSIDED_RECALIBRATION=0.0),
+    "fast clips by a tail": phases(clip_as_full),
+    "other clips by a tail": phases(no_tail),
     # sizes and steps
-    "forgetting sizes": {"FORGET": 1.0},
-    "zoom": {"CLEARLY": NEVER},
-    "steps limited by noise": {"MOST_NOISE": NEVER},
-    "a prior of the curvature": {"CURVATURE_SPREAD": NEVER},
-    "the measured curvature": {"CURVATURE_SPREAD": 0.0},
-    "curvature of counts followed": {"FOLLOWED": (1.0, 1.0)},
-    "short steps of counts": {"NEARBY": NEVER},
-    # shrinkage
-    "powers of rows' variance": {"POWERS": (0.5,)},
-    "curvature of axes": {"RELATIVE": (1.0, 1.0)},
-    "flat axes": {"FLAT_AXES": 0.0},
-    "first steps of linear losses left out": {"FAR_STEPS": 0},
-    "clipping in recalibration's prior": {"CLIPPING": 0.0},
+    "usual sizes": constant(USUAL_SIZES=np.full(12, 1 / 12)),
+    "forgetting sizes": constant(FORGET=1.0),
+    "zoom": constant(CLEARLY=NEVER),
+    "steps limited by noise": constant(MOST_NOISE=NEVER),
+    "a prior of the curvature": constant(CURVATURE_SPREAD=NEVER),
+    "the measured curvature": constant(CURVATURE_SPREAD=0.0),
+    "curvature of counts followed": constant(FOLLOWED=(1.0, 1.0)),
+    "short steps of counts": constant(NEARBY=NEVER),
+    "curvature where it settles": [(descent.Run, "settled", lambda self, state, average: (state, average))],
+    "what clips take off the curvature": [(descent.Sizes, "kept", lambda self, clip: 1.0)],
+    # shrinkage and recalibration
+    "shrinkage": [(shrinkage.Axes, "shrunk", lambda self, point, *_: point)],
+    "powers of rows' variance": constant(POWERS=(0.5,)),
+    "curvature of axes": constant(RELATIVE=(1.0, 1.0)),
+    "flat axes": constant(FLAT_AXES=0.0),
+    "first steps of linear losses left out": constant(FAR_STEPS=0),
+    "clear intercepts": constant(CLEAR=NEVER),
+    "the mean kept by the intercept": [(shrinkage.Axes, "with_mean_of", lambda self, point, *_: point)],
+    "prior of recalibration": constant(CLIPPING=NEVER),
+    "clipping in recalibration's prior": constant(CLIPPING=0.0),
 }
 
 
 @contextmanager
 def without(part: str | None) -> Iterator[None]:
-    """The numbers that switch a part off, for as long as the block lasts."""
-    changed = {} if part is None else PARTS[part]
-    usual = {name: getattr(constants, name) for name in changed}
-    for name, value in changed.items():
-        setattr(constants, name, value)
+    """The solver without a part, for as long as the block lasts."""
+    changes = [] if part is None else PARTS[part]
+    usual = [(of, name, vars(of)[name]) for of, name, _ in changes]
+    for of, name, value in changes:
+        setattr(of, name, value)
     try:
         yield
     finally:
-        for name, value in usual.items():
-            setattr(constants, name, value)
+        for of, name, value in usual:
+            setattr(of, name, value)
 
 
-def excesses(name: str, n_users: int, epsilon: float, runs: int, part: str | None) -> np.ndarray:
-    scenario = SCENARIOS[name]
-    loss, fresh, found = LOSSES[scenario.loss], fresh_rows(scenario), []
-    options = {"rows_per_user": scenario.rows, "target_bound": None if loss.classifies else 1.0}
+# --- generated users --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Users of a kind at one epsilon: `features` besides the intercept, of which the first two have an effect.
+
+    `columns`: "normal", "heavy" (Student's t, 4 degrees of freedom), "skewed" (log-normal), "flag" (one more column,
+    which one user in twenty has and whose coefficient is scored), or "copy" (the last is the first one's copy);
+    `level`: the intercept; `bound` of the declared range of targets, whose errors are 0.15 of what is usual.
+    """
+
+    name: str
+    loss: str
+    n_users: int
+    rows: int
+    epsilon: float
+    features: int = 10
+    signal: float = 2.0
+    level: float = 0.0
+    columns: str = "normal"
+    correlation: float = 0.0
+    odd_units: bool = False
+    bound: float = 1.0
+    delta: float = 1e-6
+
+    def label(self) -> str:
+        pure = ", delta=0" if self.delta == 0 else ""
+        return f"{self.name}, {self.n_users:,} x {self.rows}, epsilon {self.epsilon:g}{pure}"
+
+    def standard(self, seed: int, n_users: int, rows: int) -> np.ndarray:
+        """Features in usual units, a tenth of their variance shared by a user's rows."""
+        rng = np.random.default_rng(seed)
+        z = math.sqrt(0.9) * rng.standard_normal((n_users * rows, self.features), np.float32)
+        z += math.sqrt(0.1) * np.repeat(rng.standard_normal((n_users, self.features), np.float32), rows, axis=0)
+        if self.correlation:
+            shared = rng.standard_normal((len(z), 1), np.float32)
+            z = math.sqrt(1 - self.correlation) * z + math.sqrt(self.correlation) * shared
+        if self.columns == "heavy":
+            z /= np.sqrt(rng.chisquare(4, (len(z), 1)) / 2).astype(np.float32)
+        elif self.columns == "skewed":
+            z[:, ::2] = (np.exp(z[:, ::2]) - math.exp(0.5)) / 2.16
+        elif self.columns == "flag":
+            z[:, -1] = np.repeat(rng.random(n_users) < 0.05, rows)
+        elif self.columns == "copy":
+            z[:, -1] = z[:, 0]
+        return z
+
+    @property
+    def effects(self) -> np.ndarray:
+        effects = np.zeros(self.features)
+        effects[:2] = self.signal, -self.signal / 2
+        if self.columns == "flag":
+            effects[-1] = self.signal
+        return effects
+
+    @property
+    def units(self) -> tuple[np.ndarray, float]:
+        """Standard deviations, and means over them."""
+        mixed = np.logspace(-2, 3, self.features)[np.random.default_rng(0).permutation(self.features)]
+        return (mixed, 10.0) if self.odd_units else (np.ones(self.features), 0.0)
+
+    def margins(self, z: np.ndarray) -> np.ndarray:
+        """The true predictions, a column per class of three."""
+        margin = z @ self.effects.astype(np.float32) + self.level
+        if self.loss == "multinomial":
+            return np.column_stack([margin, z[:, 0] * self.signal / 2 - z[:, 1], 0 * margin])
+        return np.asarray(margin)
+
+    def draw(self, seed: int) -> UserData:
+        z = self.standard(seed, self.n_users, self.rows)
+        margins, rng = self.margins(z).astype(np.float64), np.random.default_rng([seed, 1])
+        if self.loss == "multinomial":
+            y = np.argmax(margins + rng.gumbel(size=margins.shape), axis=1).astype(np.float64)
+        elif self.loss == "logistic":
+            y = (rng.random(len(z)) < expit(margins)).astype(np.float64)
+        elif self.loss == "poisson":
+            y = np.minimum(rng.poisson(np.exp(margins)), 20) / 20
+        elif self.loss == "huber":
+            y = margins + 0.15 * rng.standard_t(3, len(z))
+        else:
+            y = margins + 0.15 * rng.standard_normal(len(z))
+        scale, mean = self.units
+        rows = ((z + mean) * scale).astype(np.float32)
+        offsets = np.arange(0, len(z) + 1, self.rows)
+        return UserData(rows, np.asarray(y, np.float64), offsets, has_intercept=True)
+
+    def score(self, weights: np.ndarray, _: UserData) -> float:
+        """The excess of the expected loss over the truth's on fresh rows; of a flag its coefficient's squared error."""
+        scale, mean = self.units
+        blocks = weights.reshape(-1, self.features + 1)
+        if self.columns == "flag":
+            return float((blocks[0, -2] - self.signal) ** 2)
+        z, true = _fresh(self)
+        found = z @ (blocks[:, :-1] * scale).T + (blocks[:, -1] + (blocks[:, :-1] * scale).sum(axis=1) * mean)
+        if self.loss == "multinomial":
+            gaps = log_softmax(true, axis=1) - log_softmax(found, axis=1)
+            return float(np.mean((softmax(true, axis=1) * gaps).sum(axis=1)))
+        margin = found[:, 0]
+        if self.loss == "logistic":
+            gain = np.logaddexp(0, margin) - np.logaddexp(0, true) - expit(true) * (margin - true)
+        elif self.loss == "poisson":
+            mean_count = np.exp(true)
+            gain = (np.exp(margin) - mean_count - mean_count * (margin - true)) / 20
+        elif self.loss == "quantile":  # the pinball loss of normal errors of standard deviation 0.15
+            z_true, z_found = float(ndtri(0.9)), (margin - true) / 0.15
+            gain = 0.15 * (_pinball(z_found) - _pinball(np.array(z_true)))
+        elif self.loss == "huber":
+            errors = 0.15 * np.random.default_rng(5).standard_t(3, len(true))
+            gap, huber = margin - true, losses.huber(0.2).value
+            gain = (huber(gap, errors) + huber(gap, -errors)) / 2 - huber(0 * gap, errors)
+        else:
+            gain = (margin - true) ** 2 / 2
+        return float(np.mean(gain))
+
+    def fit(self, data: UserData, seed: int) -> np.ndarray:
+        known = {"poisson": losses.poisson(20.0), "huber": losses.huber(0.2), "quantile": losses.quantile(0.9)}
+        known |= {"multinomial": losses.multinomial(3), "logistic": losses.logistic, "squared": losses.squared}
+        bound = None if self.loss in ("logistic", "multinomial") else self.bound
+        settings = {"rows_per_user": self.rows, "target_bound": bound, "insecure_seed": seed, "progress": False}
+        return minimize(known[self.loss], data, Ball(NEVER), self.epsilon, self.delta, **settings).weights
+
+
+def _pinball(z: np.ndarray) -> np.ndarray:
+    """Expected pinball loss of level 0.9 of a standard normal target, at the prediction z."""
+    return z * (ndtr(z) - 0.9) + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+
+@functools.lru_cache(maxsize=2)
+def _fresh(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+    z = cell.standard(10**6, FRESH, 1)
+    return z, cell.margins(z).astype(np.float64)
+
+
+# --- real users -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RealCell:
+    """Users of a task of `userdp-bench real`, scored on themselves: test users are too few to tell so small changes."""
+
+    name: str
+    epsilon: float
+    users: int | None = None
+
+    def label(self) -> str:
+        return f"{self.name}, {'all' if self.users is None else f'{self.users:,}'} users, epsilon {self.epsilon:g}"
+
+    def draw(self, seed: int) -> UserData:
+        return known_tasks()[self.name].load_train(seed, self.users)
+
+    def score(self, weights: np.ndarray, data: UserData) -> float:
+        """The excess of the users' mean loss over the least one, on the rows that are fitted."""
+        scored, least = _own(self, data)
+        return float(scored.score(weights)["loss"]) - least
+
+    def fit(self, data: UserData, seed: int) -> np.ndarray:
+        task = known_tasks()[self.name]
+        bound = None if task.loss.classifies else 1.0
+        settings = {"rows_per_user": 30, "row_norm": task.longest(data.n_features), "target_bound": bound}
+        return minimize(
+            task.loss, data, Ball(NEVER), self.epsilon, 1e-6, insecure_seed=seed, progress=False, **settings
+        ).weights
+
+
+@functools.lru_cache(maxsize=1)
+def _own(cell: RealCell, data: UserData) -> tuple[HeldOut, float]:
+    task = known_tasks()[cell.name]
+    scored = HeldOut(task.loss, data, task.middle, task.unit)
+    return scored, float(scored.score(user_optimum(task.loss, data))["loss"])
+
+
+def _at(*epsilons: float, **settings: Any) -> list[Cell]:
+    return [Cell(epsilon=epsilon, **settings) for epsilon in epsilons]
+
+
+_WEAK: dict[str, Any] = {"signal": 0.2}  # targets are then within [-1, 1], mostly, as estimators scale them
+CELLS: list[Cell | RealCell] = [
+    *_at(1, 8, name="rows-1", loss="logistic", n_users=5_000, rows=1),
+    *_at(1, name="rows-10", loss="logistic", n_users=30_000, rows=10),  # fast
+    *_at(1, 8, name="rare", loss="logistic", n_users=5_000, rows=1, signal=1.0, level=-4.3),
+    *_at(4, name="odd-units", loss="logistic", n_users=5_000, rows=5, odd_units=True),
+    *_at(4, name="squared", loss="squared", n_users=5_000, rows=1, **_WEAK),
+    *_at(1, 4, name="rare", loss="logistic", n_users=40_000, rows=8, signal=1.0, level=-5.0),  # fast
+    *_at(4, name="poisson", loss="poisson", n_users=5_000, rows=3, signal=0.5, level=0.0),
+    *_at(4, name="squared", loss="squared", n_users=30_000, rows=10, **_WEAK),  # fast
+    *_at(4, name="squared wide range", loss="squared", n_users=5_000, rows=3, bound=30.0, **_WEAK),
+    *_at(4, name="squared far off", loss="squared", n_users=5_000, rows=3, bound=10.0, level=8.0, **_WEAK),
+    *_at(8, name="squared flag", loss="squared", n_users=5_000, rows=3, features=5, columns="flag", **_WEAK),
+    *_at(8, name="squared copy", loss="squared", n_users=5_000, rows=3, columns="copy", **_WEAK),
+    RealCell("online_retail", 1.0),
+    *_at(8, name="rows-10", loss="logistic", n_users=3_000, rows=10),
+    *_at(0.5, name="rows-3", loss="logistic", n_users=5_000, rows=3),
+    *_at(4, name="odd-units", loss="logistic", n_users=50_000, rows=5, odd_units=True),  # fast
+    *_at(1, name="few-weights", loss="logistic", n_users=5_000, rows=1, features=3),
+    *_at(4, name="correlated", loss="logistic", n_users=5_000, rows=3, features=20, correlation=0.9),
+    RealCell("openpowerlifting", 1.0),
+    *_at(4, name="heavy", loss="logistic", n_users=5_000, rows=3, columns="heavy"),
+    *_at(4, name="multinomial", loss="multinomial", n_users=5_000, rows=2),
+    *_at(4, name="squared skewed", loss="squared", n_users=5_000, rows=3, columns="skewed", **_WEAK),
+    *_at(4, name="squared wide range", loss="squared", n_users=30_000, rows=10, bound=30.0, **_WEAK),  # fast
+    *_at(4, name="squared flag", loss="squared", n_users=70_000, rows=3, features=5, columns="flag", **_WEAK),  # fast
+    *_at(4, name="poisson rare", loss="poisson", n_users=5_000, rows=3, signal=0.5, level=-3.0),
+    *_at(4, name="quantile", loss="quantile", n_users=5_000, rows=3, level=float(ndtri(0.9)) * 0.15, **_WEAK),
+    *_at(4, name="rows-10", loss="logistic", n_users=5_000, rows=10, delta=0.0),
+    *_at(4, name="rare", loss="logistic", n_users=5_000, rows=10, signal=1.0, level=-4.3),
+    *_at(4, name="logistic flag", loss="logistic", n_users=20_000, rows=3, features=5, columns="flag", signal=1.0),
+    *_at(4, name="huber", loss="huber", n_users=5_000, rows=3, **_WEAK),
+    *_at(4, name="poisson rare", loss="poisson", n_users=30_000, rows=10, signal=0.5, level=-3.0),  # fast
+    *_at(1, name="rows-50", loss="logistic", n_users=1_000, rows=50),
+    *_at(4, name="features-40", loss="logistic", n_users=8_000, rows=2, features=40),
+    *_at(8, name="squared", loss="squared", n_users=5_000, rows=3, delta=0.0, **_WEAK),
+    RealCell("online_retail-quantity", 4.0),
+    RealCell("openpowerlifting-kg", 4.0),
+    RealCell("openpowerlifting", 1.0, 5_000),
+]
+
+
+def run(cell: Cell | RealCell, data: UserData, seed: int, part: str | None) -> float:
+    with without(part):
+        return cell.score(cell.fit(data, seed), data)
+
+
+def measured(cell: Cell | RealCell, parts: list[str], runs: int) -> dict[str, Any]:
+    """Excesses of all runs, with all parts and without each; parts that change nothing are left out."""
+    usual: list[float] = []
+    found: dict[str, list[float]] = {part: [] for part in parts}
+    started = time.perf_counter()
     for seed in range(runs):
-        users = draw_users(scenario, n_users, seed)
-        with without(part):
-            result = minimize(loss, users, Ball(scenario.radius or 1e9), epsilon, 1e-6, insecure_seed=seed, **options)
-        found.append(fresh.score(result.weights)["excess"])
-    return np.array(found)
+        data = cell.draw(seed)
+        usual.append(run(cell, data, seed, None))
+        for part in list(found):
+            found[part].append(run(cell, data, seed, part))
+            if seed == 0 and found[part] == usual:
+                del found[part]
+    seconds = round(time.perf_counter() - started, 1)
+    return {"cell": cell.label(), "seconds": seconds, "usual": usual, "without": found}
+
+
+def ratio(others: list[float], usual: list[float]) -> tuple[float, float]:
+    """Of the means of paired numbers, and its standard error."""
+    a, b = np.array(usual), np.array(others)
+    r = float(b.mean() / a.mean())
+    return r, float((b - r * a).std(ddof=1) / math.sqrt(len(a)) / abs(a.mean()))
+
+
+def table(cells: list[dict[str, Any]]) -> str:
+    """A line for each part: its worst and best cells, and how many it changes."""
+    lines = [
+        "| without | cells it acts in | worse by 5% | better by 5% | ratio, all cells | worst cell | its ratio |",
+        "|---|---:|---:|---:|---:|---|---:|",
+    ]
+    for part in dict.fromkeys(part for cell in cells for part in cell["parts"]):
+        acting = [(ratio(cell["without"][part], cell["usual"]), cell) for cell in cells if part in cell["without"]]
+        acting = [((r, se), cell) for (r, se), cell in acting if math.isfinite(r) and len(cell["usual"]) > 1]
+        worse, better = (sum(sign * (r - 1) - 2 * se > 0.05 for (r, se), _ in acting) for sign in (1, -1))
+        logs = [math.log(min(max(r, 1e-3), 1e3)) for (r, _), _ in acting]
+        usual = math.exp(sum(logs) / len(logs)) if logs else 1.0
+        (r, se), cell = max(acting, key=lambda one: one[0][0] - 2 * one[0][1], default=((1.0, 0.0), {"cell": ""}))
+        lines.append(
+            f"| {part} | {len(acting)} | {worse} | {better} | {usual:.2f} | {cell['cell']} | {r:.2f} +- {se:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--scenarios", default=",".join(QUICK))
-    parser.add_argument("--epsilon", default="1,8")
+    parser.add_argument("--cells", help="names of cells, all by default")
     parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--most-users", type=int, default=20_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="no cell is begun after that")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(
-        "| part | scenario | users | epsilon | excess without / with | worse without |\n|---|---|---:|---:|---:|---:|"
-    )
-    for name in asked.scenarios.split(","):
-        for n_users in (n for n in SCENARIOS[name].users if n <= asked.most_users):
-            for epsilon in map(float, asked.epsilon.split(",")):
-                usual = excesses(name, n_users, epsilon, asked.runs, None)
-                for part in asked.parts.split(","):
-                    ratios = excesses(name, n_users, epsilon, asked.runs, part) / usual
-                    worse = f"{(ratios > 1).sum()} of {asked.runs}"
-                    print(
-                        f"| {part} | {name} | {n_users:,} | {epsilon:g} | {np.median(ratios):.2f} | {worse} |",
-                        flush=True,
-                    )
+    parts = asked.parts.split(",")
+    names = None if asked.cells is None else asked.cells.split(",")
+    started, cells = time.monotonic(), []
+    for cell in CELLS:
+        if (names is None or cell.name in names) and time.monotonic() - started < 60 * asked.minutes:
+            cells.append({"parts": parts} | measured(cell, parts, asked.runs))
+            print(cells[-1]["cell"], cells[-1]["seconds"], np.mean(cells[-1]["usual"]), flush=True)
+            if asked.json:
+                asked.json.write_text(json.dumps({"note": NOTE} | provenance() | {"cells": cells}, indent=1) + "\n")
+    print(table(cells))
+    if asked.table:
+        text = asked.table.read_text()
+        start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+        asked.table.write_text(text[:start] + table(cells) + text[end:])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, UserData, losses
+from userdp import Ball, Budget, BudgetExceeded, Curator, Ledger, MeanGradient, Solver, UserData, losses
 from userdp.engines.local import LocalEngine
 from userdp.models.fitting import minimize
 from userdp.paper import accelerated_paper as paper
@@ -174,7 +174,7 @@ def phases(repeats: int, quick: bool) -> list[dict]:
                 UserData(data.rows[: half * 10], data.targets[: half * 10], data.offsets[: half + 1]),
                 UserData(data.rows[half * 10 :], data.targets[half * 10 :], data.offsets[half:] - data.offsets[half]),
             ]
-            options = {"row_norm": 2.0, "rows_per_user": 10, "solver": "accelerated", "insecure_seed": seed}
+            options = {"rows_per_user": 10, "solver": Solver("accelerated", row_norm=2.0), "insecure_seed": seed}
             one = minimize("logistic", data, Ball(4.0), epsilon, DELTA, **options)
             first = minimize("logistic", parts[0], Ball(4.0), epsilon, DELTA, **options)
             two = minimize("logistic", parts[1], Ball(4.0), epsilon, DELTA, **options, warm_start=first.weights)
@@ -254,11 +254,11 @@ def few(repeats: int, quick: bool) -> list[dict]:
         for epsilon in (1.0, 8.0) if quick else (0.1, 0.5, 1.0, 2.0, 8.0):
             record = {"users": n_users, "epsilon": epsilon, "not_private": (free[0] - best, free[1])}
             for solver in ("accelerated", "phased-sgd"):
-                rows = []
+                taken, rows = Solver(solver, row_norm=task.row_norm), []
                 for seed, part in enumerate(parts):
-                    options = {"row_norm": task.row_norm, "rows_per_user": task.cap, "insecure_seed": seed}
+                    options = {"rows_per_user": task.cap, "insecure_seed": seed}
                     try:
-                        result = minimize("logistic", part, Ball(10.0), epsilon, DELTA, solver=solver, **options)
+                        result = minimize("logistic", part, Ball(10.0), epsilon, DELTA, solver=taken, **options)
                     except BudgetExceeded:
                         break
                     rows.append((*scores(result.weights, test), result.aborted))

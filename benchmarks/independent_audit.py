@@ -115,7 +115,7 @@ def of_curator(plan: Plan, budget: Budget, runs: int) -> Scores:
 
 def of_training(solver: str, budget: Budget, runs: int) -> tuple[Plan, Scores]:
     """Trainings with one user at an edge in every release; what is seen of the steps is weighed by a discriminant."""
-    run = training(solver, "tight", budget, n_features=2)
+    run = training(solver, "calibrated", budget, n_features=2)
     data = run.generated_users()
     seen = [np.array([edge_features(run, data, sign, None) for _ in range(runs)]) for sign in (1, -1)]
     first = int(LEARN * runs)
@@ -136,7 +136,7 @@ def planted_coins(plan: Plan, budget: Budget) -> Scores:
 
 def coins_of_training(solver: str, budget: Budget, n_planted: int) -> tuple[Plan, Scores]:
     """One training with so many planted users; seen is what the dearest step released in each one's coordinate."""
-    run = training(solver, "tight", budget, n_features=n_planted, n_users=4 * n_planted)
+    run = training(solver, "calibrated", budget, n_features=n_planted, n_users=4 * n_planted)
     signs = 2 * np.random.default_rng().integers(2, size=n_planted) - 1
     shown = releases(run, run.generated_users(), signs, None)[run.target.label][:n_planted]
     return run.plan.certified, (shown[signs > 0], shown[signs < 0])
@@ -186,9 +186,9 @@ def cases(budget: Budget) -> dict[str, tuple[Plan, Plan, Budget]]:
         "Curator, Clip": whole(Clip(2, once)),
         "Curator, Clip, 3 rounds": whole(Clip(2, thrice, 3)),
         "Curator, Clip, acute vectors": whole(Clip(2, once, acute=True)),
-        "Curator, SampledClip, q=.5": whole(Clip(2, sampled / 2, sampling_probability=0.5)),
+        "Curator, SampledClip, q=0.5": whole(Clip(2, sampled / 2, sampling_probability=0.5)),
     }
-    planted = {"planted: Clip with half its noise": (whole(Clip(2, once / 2)), whole(Clip(2, once)), generous)}
+    planted = {"mutant: Clip with half its noise": (whole(Clip(2, once / 2)), whole(Clip(2, once)), generous)}
     return {name: (plan, plan, budget) for name, plan in shipped.items()} | planted
 
 
@@ -200,7 +200,7 @@ def audit(budget: Budget, runs: int, tell: Callable[[str], None]) -> list[Line]:
     once = gaussian_multiplier(single)
     one_run = {  # by name: the noise, and what the curator's ledger allows
         "one run, Clip, 2,000 planted users": (once, single),
-        "planted: one run, Clip with a fifth of its noise": (once / 5, Budget(20 * budget.epsilon, ONE_RUN_DELTA)),
+        "mutant: one run, Clip with a fifth of its noise": (once / 5, Budget(20 * budget.epsilon, ONE_RUN_DELTA)),
     }
     significance, lines = (1 - CONFIDENCE) / (len(plans) + len(one_run) + 2), []
     for what, (plan, claimed, allowed) in plans.items():
@@ -235,7 +235,7 @@ def main() -> int:
     lines = audit(budget, asked.runs, lambda what: print(f"  {what} ...", file=sys.stderr, flush=True))
     as_it_should = True
     for found in lines:
-        planted = found.what.startswith("planted")
+        planted = found.what.startswith("mutant")
         as_it_should &= found.holds is not planted
         verdict = "holds" if found.holds else "EXCEEDED"
         gdp = "   -" if found.gdp is None else f"{found.gdp:.2f}"

@@ -37,7 +37,7 @@ import numpy as np
 from common import save
 from scipy.special import expit, logit, ndtr, stdtrit
 
-from userdp import Ball, BudgetExceeded, UserData, losses
+from userdp import Ball, BudgetExceeded, Execution, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.solvers.solver import Result, Uncertainty
 from userdp_research.bench.references import user_optimum
@@ -164,7 +164,7 @@ def fit(case: Case, seed: int) -> Result:
         rows_per_user=max(case.sizes),
         insecure_seed=case.draw + seed,
         inference=case.fraction,
-        progress=False,
+        execution=Execution(progress=False),
     )
 
 
@@ -233,8 +233,10 @@ def measure_real(name: str, n_users: int, epsilon: float, fraction: float, seeds
 
     def fit(seed: int) -> Result:
         data, bound = task.load_train(seed + 1, n_users), None if task.loss.classifies else 1.0
-        options = {"rows_per_user": task.cap, "insecure_seed": seed, "inference": fraction, "progress": False}
-        return minimize(task.loss, data, Ball(1e9), epsilon, target_bound=bound, **options)
+        options = {"rows_per_user": task.cap, "insecure_seed": seed, "inference": fraction}
+        return minimize(
+            task.loss, data, Ball(1e9), epsilon, target_bound=bound, execution=Execution(progress=False), **options
+        )
 
     def compare(weights: np.ndarray, found: Uncertainty) -> tuple[np.ndarray, np.ndarray]:
         among = found.noise + found.sampling * (1 - n_users / everyone.n_users)  # drawn without replacement

@@ -17,9 +17,6 @@ Data are Gaussian, with typical pair distance t and farthest norm f:
   no structure   rows scaled by exponential factors, radius t
   ties           two points, exactly one radius apart: half of all pairs are exact ties, the slowest path
 
-The part `capped`: counts of 100,000 users' gradients up to a cap, as a step of `accelerated` asks for them, in CPU time
-beside that of the gradients. For one thread set OMP_NUM_THREADS=1.
-
 Run `python benchmarks/neighbour_counts.py [--quick]`; results also go to results/neighbour_counts.json.
 """
 
@@ -34,10 +31,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from userdp import MeanGradient, UserData, losses
-from userdp.paper.capped_counts import capped_counts
 from userdp.paper.neighbours import neighbour_counts
-from userdp_research.bench.generated import generate
 
 Floats = NDArray[np.float64]
 CASES = ["concentrated", "outliers", "bulk", "no structure", "ties"]
@@ -132,36 +126,7 @@ def counts(repeats: int, quick: bool) -> list[dict]:
     return results
 
 
-def capped(repeats: int, quick: bool) -> list[dict]:
-    """Gradients at the true weights, and their counts at multiples of the radius at which 97% have 97% close."""
-    results, table = [], Table("rows a user", "radius", "gradients, CPU ms", "counts, CPU ms")
-    size, users = (20_000 if quick else 100_000), np.random.default_rng(1)
-    for rows in (1, 3, 20):
-        data, truth = generate(losses.logistic, size, rows, 20, 0)
-        data = UserData(data.rows.astype(np.float32), data.targets, data.offsets)
-        statistic = MeanGradient(losses.logistic, truth)
-        vectors = statistic(data, np.arange(size), size)
-        some = vectors[users.choice(size, 3000, replace=False)]
-        distances = np.sqrt(np.maximum(0.0, (some**2).sum(1)[:, None] + (some**2).sum(1) - 2 * some @ some.T))
-        radius = float(np.quantile(np.quantile(distances, 0.97, axis=1), 0.97))
-        for factor in (1.0, 1.1, 1.2):
-            own, counted = [], []
-            for _ in range(3):
-                started = time.process_time()
-                statistic(data, np.arange(size), size)
-                own.append(time.process_time() - started)
-                started = time.process_time()
-                enough, whole = round(0.9675 * size), round(0.95 * size)
-                capped_counts(vectors, factor * radius, enough, vectors.mean(axis=0), whole)
-                counted.append(time.process_time() - started)
-            times = {"gradients": statistics.median(own), "counts": statistics.median(counted)}
-            results.append({"rows": rows, "users": size, "radius": factor, **times})
-            table.add_row(f"{rows}", f"{factor}", f"{1e3 * times['gradients']:.0f}", f"{1e3 * times['counts']:.0f}")
-    Console().print(table)
-    return results
-
-
-PARTS = {"counts": counts, "capped": capped}
+PARTS = {"counts": counts}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ With --inference it counts the fits that have standard errors, and prints errors
 have.
 
     python benchmarks/panels.py [--panels rand,nlswork] [--epsilon 1,4,8] [--runs 3] [--inference]
-        [--json docs/bench/panels.json] [--table docs/panels.md]
+        [--json docs/bench/panels.json] [--table docs/measurements.md]
 """
 
 from __future__ import annotations
@@ -67,7 +67,11 @@ class Model:
     without: tuple[str, ...] = ()  # columns that are left out
 
     def estimator(self, epsilon: float, seed: int, rows_per_user: int) -> Any:
-        common = {"max_rows_per_user": rows_per_user, "insecure_seed": seed, "verbose": False}
+        common = {
+            "max_rows_per_user": rows_per_user,
+            "insecure_seed": seed,
+            "execution": userdp.Execution(progress=False),
+        }
         if self.kind == "linear":
             return userdp.LinearRegression(epsilon, target_range=self.bound, **common)
         if self.kind == "poisson":

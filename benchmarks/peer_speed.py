@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from speed import arrays, scenario
 
-from userdp import LogisticRegression
+from userdp import LogisticRegression, Solver
 from userdp_research.bench.generated import draw_users
 from userdp_research.bench.peers import environment, find_peers
 
@@ -52,7 +52,10 @@ def ours(data: Path, settings: Path) -> None:
 
     def fitted() -> LogisticRegression:
         model = LogisticRegression(
-            asked["epsilon"], asked["delta"], max_rows_per_user=ROWS, max_gradients=asked["passes"] * len(X)
+            asked["epsilon"],
+            asked["delta"],
+            max_rows_per_user=ROWS,
+            solver=Solver(max_gradients=asked["passes"] * len(X)),
         )
         return model.fit(X, y, groups=groups)
 

@@ -6,7 +6,7 @@
 - lemma: distances of independent runs beside 4 eta L sqrt(2 T ln(2/zeta)), 10,000 pairs.
 - speed: the whole solver, noise included, beside SGDClassifier(loss="log_loss").partial_fit, interleaved; medians.
 
-A run tunes nothing, but the solver's constants were chosen on the real data's test users: docs/phased-sgd.md.
+A run tunes nothing, but the solver's constants were chosen on the real data's test users: research/docs/phased-sgd.md.
 Seeds repeat the runs, so the runs themselves are not private.
 Run: python benchmarks/phased_sgd.py [--only real speed ...] [--repeats 5] [--quick]
 """
@@ -23,7 +23,7 @@ from rich.progress import track
 from rich.table import Table
 from sklearn.linear_model import SGDClassifier
 
-from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, losses
+from userdp import Ball, Budget, Curator, Ledger, OnePassSGD, Solver, losses
 from userdp.models.fitting import minimize
 from userdp.paper.phased_sgd import plan_phased_sgd
 from userdp.solvers.problem import Problem
@@ -174,7 +174,7 @@ def speed(repeats: int, quick: bool) -> list[dict]:
         X, y = np.asarray(data.rows), data.targets.astype(int)
 
         def ours(radius, data=data):
-            minimize("logistic", data, Ball(radius), 1.0, DELTA, row_norm=2.0, rows_per_user=rows)
+            minimize("logistic", data, Ball(radius), 1.0, DELTA, solver=Solver(row_norm=2.0), rows_per_user=rows)
 
         def theirs(X=X, y=y, **options):
             SGDClassifier(loss="log_loss", **options).partial_fit(X, y, classes=[0, 1])

@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from userdp import Ball, UserData, losses, minimize
+from userdp import Ball, Solver, UserData, losses, minimize
 from userdp.solvers.planner import plan, public_problem
 from userdp_research.bench.references import mean_loss, optimum
 
@@ -70,10 +70,9 @@ def measure(repeats: int) -> list[dict[str, object]]:
                     Ball(10.0),
                     epsilon,
                     1e-6,
-                    row_norm=problem.row_norm,
+                    solver=Solver(option.solver, row_norm=problem.row_norm),
                     rows_per_user=ROWS,
                     target_bound=problem.target_bound,
-                    solver=option.solver,
                 )
                 seconds.append(time.perf_counter() - began)
                 excess.append(mean_loss(problem.loss, test, result.weights) - least)

@@ -24,7 +24,7 @@ from common import run_parts
 from rich.console import Console
 from rich.table import Table
 
-from userdp import Ball, UserData, losses, minimize
+from userdp import Ball, Execution, UserData, losses, minimize
 from userdp.engines.local import LocalEngine
 from userdp.engines.ray import RayEngine
 from userdp.privacy.clip import ClippedTotal
@@ -125,14 +125,14 @@ def ray_overhead(repeats: int, quick: bool) -> list[dict]:
     data, engine = users(200_000 if quick else 1_500_000), RayEngine(n_partitions=2)
     fit, records = {"rows_per_user": ROWS_PER_USER, "insecure_seed": 1}, []
     for who in (None, engine):
-        minimize("logistic", users(2000), Ball(10.0), 1.0, 1e-7, engine=who, **fit)
+        minimize("logistic", users(2000), Ball(10.0), 1.0, 1e-7, execution=Execution(engine=who), **fit)
     for _ in range(max(1, repeats // 2)):
         seconds, placed = {}, None
         for name in ("local", "ray, loading included", "ray, loaded"):
             placed = engine.place(data) if name == "ray, loaded" else None
             start = time.perf_counter()
             who = engine if name == "ray, loading included" else None
-            minimize("logistic", placed or data, Ball(10.0), 1.0, 1e-7, engine=who, **fit)
+            minimize("logistic", placed or data, Ball(10.0), 1.0, 1e-7, execution=Execution(engine=who), **fit)
             seconds[name] = time.perf_counter() - start
         records.append(seconds)
         console.print(", ".join(f"{name} {s:.2f} s ({s / seconds['local']:.2f})" for name, s in seconds.items()))

@@ -36,7 +36,7 @@ LOGISTIC = {
     "coef": [list(LIFTER_FEATURES.values())],
     "intercept": [1.1432],
     "solver": "accelerated",
-    "mode": "tight",
+    "mode": "calibrated",
     "n_users": 48092,
     "rows_per_user": 30,
     "n_gradients": 41840040,

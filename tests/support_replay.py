@@ -96,7 +96,7 @@ class Tape:
             counts = given[1]
             keys = counts.keys() | self._counts.keys()
             by = math.dist([counts.get(key, 0) for key in keys], [self._counts.get(key, 0) for key in keys])
-            tape.gaussian += (tape.moved("levels", by, self._record.sensitivity) / self._record.noise_multiplier) ** 2
+            tape.gaussian += (tape.moved("levels", by, self._record.moved_steps) / self._record.noise_multiplier) ** 2
             return given[0].copy()
 
         def drawn(name):

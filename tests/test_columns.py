@@ -17,12 +17,24 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from support_columns import COLUMNS, PRIVATE, shop
 
 import userdp
-from userdp import Boolean, Budget, BudgetExceeded, Category, Columns, Date, Ledger, LogisticRegression, Number, Text
+from userdp import (
+    Boolean,
+    Budget,
+    BudgetExceeded,
+    Category,
+    Columns,
+    Date,
+    Execution,
+    Ledger,
+    LogisticRegression,
+    Number,
+    Text,
+)
 from userdp.data.cells import labels, texts_of_words
 from userdp.data.columns import cut, first_description, packed
 from userdp.data.tables import open_table
-from userdp.models.learned_columns import Preparation, ranged
-from userdp.statistics.columns import Histograms
+from userdp.models.learned_columns import Preparation
+from userdp.statistics.columns import Histograms, ranged
 
 CLASSES = ["no", "yes"]
 
@@ -441,9 +453,11 @@ def test_a_run_with_private_columns_goes_on_after_it_was_killed(tmp_path, monkey
 
     def model():
         journal = str(tmp_path / "run.journal")
-        return LogisticRegression(4, columns=columns, classes=CLASSES, insecure_seed=3, checkpoint=journal)
+        return LogisticRegression(
+            4, columns=columns, classes=CLASSES, insecure_seed=3, execution=Execution(checkpoint=journal)
+        )
 
-    plain = model().set_params(checkpoint=None).fit(frame, frame["bought"], groups=frame["user"])
+    plain = model().set_params(execution=None).fit(frame, frame["bought"], groups=frame["user"])
     release, done = userdp.Curator.release, []
 
     def killed(*args):

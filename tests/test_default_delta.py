@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 from support_cli import run
 
-from userdp import Ball, Budget, Ledger, LogisticRegression, PrivateStandardScaler, UserData, minimize
+from userdp import Ball, Budget, Ledger, LogisticRegression, PrivateStandardScaler, Solver, UserData, minimize
 from userdp.models.means import private_mean
 
 N_USERS = 20_000
@@ -50,7 +50,7 @@ def test_a_ledger_that_is_given_keeps_its_own(rows):
 def test_functions_and_scalers_have_it_too(rows):
     X, y, users = rows
     data = UserData.from_arrays(X, y, users)
-    found = minimize("logistic", data, Ball(10.0), 2.0, row_norm=1.5, rows_per_user=1, insecure_seed=0)
+    found = minimize("logistic", data, Ball(10.0), 2.0, solver=Solver(row_norm=1.5), rows_per_user=1, insecure_seed=0)
     assert found.privacy.delta == DELTA
     assert private_mean(X, users, 2.0, insecure_seed=0).privacy.delta == DELTA
     scaler = PrivateStandardScaler(2.0, low=-1, high=1, insecure_seed=0).fit(X, groups=users)

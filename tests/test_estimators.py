@@ -37,6 +37,7 @@ from userdp import (
     PrivateStandardScaler,
     PublicScaler,
     QuantileRegressor,
+    Solver,
     UserData,
 )
 from userdp.data.source import Source, shares_memory
@@ -266,9 +267,11 @@ def test_a_search_charges_one_ledger_for_everything():
     model = ready(LogisticRegression, classes=[False, True], ledger=ledger, solver="phased-sgd", insecure_seed=None)
     X, y, users = made(model)
     with sklearn.config_context(enable_metadata_routing=True):
-        GridSearchCV(model, {"row_norm": [2.0, 3.0]}, cv=GroupKFold(2, shuffle=True, random_state=0)).fit(
-            X, y, groups=users
-        )
+        GridSearchCV(
+            model,
+            {"solver": [Solver("phased-sgd", row_norm=2.0), Solver("phased-sgd", row_norm=3.0)]},
+            cv=GroupKFold(2, shuffle=True, random_state=0),
+        ).fit(X, y, groups=users)
     assert len(ledger.charges()) == 5  # 2 settings on 2 folds, and the refit
     assert ledger.spent_epsilon() > 3.0
 
@@ -379,8 +382,8 @@ X0, Z0, USERS0 = rows(60)
         (LogisticRegression(classes=[0, 1], privacy_unit="person"), {}, "privacy_unit='person'"),
         (LogisticRegression(classes=[0, 1], max_rows_per_user=0), {}, "max_rows_per_user must be .* got 0"),
         (LogisticRegression(classes=[0, 1], solver="adam"), {}, r'solver="auto" or one of.*solver=\'adam\''),
-        (LogisticRegression(classes=[0, 1], row_norm=-1.0), {}, "row_norm=-1.0"),
-        (LogisticRegression(classes=[0, 1], domain_radius=0.0), {}, "radius=0.0"),
+        (LogisticRegression(classes=[0, 1], solver=Solver(row_norm=-1.0)), {}, "row_norm=-1.0"),
+        (LogisticRegression(classes=[0, 1], solver=Solver(domain_radius=0.0)), {}, "radius=0.0"),
         (LogisticRegression(classes=[0, 1], ledger="nowhere.db"), {}, "Expected a ledger file at nowhere.db"),
         (LogisticRegression(classes=[0, 1]), {"groups": np.zeros(len(X0))}, "n_users must be at least 2, got 1"),
         (LogisticRegression(classes=[0, 1]), {"groups": USERS0[:-1]}, "User ids and rows differ in length"),

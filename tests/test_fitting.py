@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support_solvers import make_users
 
-from userdp import Ball, Budget, BudgetExceeded, Ledger, UserData
+from userdp import Ball, Budget, BudgetExceeded, Execution, Ledger, Solver, UserData
 from userdp.models import fitting
 from userdp.models.fitting import minimize
 
-ARGUMENTS = {"row_norm": 2.5, "rows_per_user": 12}
+ARGUMENTS = {"rows_per_user": 12}
 
 
 def test_losses_by_name_and_a_shared_ledger():
@@ -56,7 +56,7 @@ def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):
     data = make_users(2000)
     minimize("logistic", data, Ball(5.0), 3.0, 5e-6, **ARGUMENTS)
     assert capsys.readouterr() == ("", "")
-    minimize("logistic", data, Ball(5.0), 3.0, 5e-6, progress=True, **ARGUMENTS)
+    minimize("logistic", data, Ball(5.0), 3.0, 5e-6, execution=Execution(progress=True), **ARGUMENTS)
     assert "burn-in" in capsys.readouterr().err
 
 
@@ -65,13 +65,19 @@ def test_progress_is_shown_when_asked_for_and_quiet_in_pipes(capsys):
     [
         (
             lambda: minimize(
-                "logistic", make_users(2000), Ball(1.0), 4.0, 1e-6, max_gradients=99, solver="phased-sgd", **ARGUMENTS
+                "logistic",
+                make_users(2000),
+                Ball(1.0),
+                4.0,
+                1e-6,
+                solver=Solver("phased-sgd", max_gradients=99),
+                **ARGUMENTS,
             ),
             "max_gradients=99 >= 24000",
         ),
         (
             lambda: minimize("logistic", make_users(50), Ball(1.0), 1.0, 1e-6, solver="sgd", **ARGUMENTS),
-            'solver="auto" or one of "accelerated", .*"phased-sgd", "whitened-clip", and mode="tight" or "paper"',
+            'solver="auto" or one of "accelerated", .*"phased-sgd", "whitened-clip", and mode="calibrated" or "paper"',
         ),
         (lambda: minimize("logistic", np.ones((3, 2)), Ball(1.0), 1.0, 1e-6, **ARGUMENTS), "got ndarray"),
         (lambda: minimize("nonsense", make_users(50), Ball(1.0), 1.0, 1e-6, **ARGUMENTS), "nonsense"),
@@ -87,7 +93,7 @@ def test_errors_are_clear(call, message):
 def test_gradients_can_be_limited():
     data = make_users(2000)
     result = minimize(
-        "logistic", data, Ball(5.0), 4.0, 1e-6, solver="accelerated", max_gradients=12 * 24_000, **ARGUMENTS
+        "logistic", data, Ball(5.0), 4.0, 1e-6, solver=Solver("accelerated", max_gradients=12 * 24_000), **ARGUMENTS
     )
     assert result.n_gradients <= 12 * 24_000
 
@@ -101,23 +107,22 @@ def test_gradients_can_be_limited():
             "with targets.*Nothing was spent",
         ),
         ({"domain": 10}, TypeError, "a Ball or a Box, got 10"),
-        ({"max_gradients": "x"}, ValueError, "max_gradients must be a whole number"),
         ({"warm_start": "abc"}, ValueError, "warm_start to be a vector of 2 finite numbers"),
         ({"warm_start": [[0.0, 0.0]]}, ValueError, "warm_start"),
         ({"warm_start": [20.0, 0.0]}, ValueError, "inside the domain"),
         ({"l2": -1.0}, ValueError, "l2=-1.0"),
         (
-            {"l2": 1.0, "solver": "phased-sgd", "mode": "paper"},
+            {"l2": 1.0, "solver": Solver("phased-sgd", mode="paper")},
             ValueError,
             'for solver="phased-sgd": use solver="accelerated"',
         ),
-        ({"row_norm": "2"}, ValueError, "row_norm='2'"),
+        ({"solver": Solver(row_norm="2")}, ValueError, "row_norm='2'"),
     ],
 )
 def test_wrong_arguments_are_named_and_cost_nothing(change, error, message):
     data = UserData(np.ones((4, 2)), np.ones(4), np.arange(5))
     ledger = Ledger(Budget(1.0, 1e-6))
-    public = {"row_norm": 2.0, "rows_per_user": 1, "ledger": ledger}
+    public = {"rows_per_user": 1, "ledger": ledger}
     arguments = {"loss": "logistic", "data": data, "domain": Ball(10.0), "epsilon": 1.0, "delta": 1e-6} | public
     with pytest.raises(error, match=message):
         minimize(**(arguments | change))
@@ -129,4 +134,4 @@ def test_hopeless_budgets_are_refused_at_once(solver):
     data = UserData(np.ones((2000, 2)), np.ones(2000), np.arange(2001))
     for epsilon in (1e-9, 1e-3, 0.02):
         with pytest.raises(BudgetExceeded, match="Expected"):
-            minimize("logistic", data, Ball(10.0), epsilon, 1e-6, row_norm=2.0, rows_per_user=1, solver=solver)
+            minimize("logistic", data, Ball(10.0), epsilon, 1e-6, solver=Solver(solver, row_norm=2.0), rows_per_user=1)

@@ -16,6 +16,7 @@ from userdp import (
     BudgetExceeded,
     Category,
     Columns,
+    Execution,
     HuberRegressor,
     Ledger,
     LinearRegression,
@@ -24,6 +25,7 @@ from userdp import (
     Number,
     PoissonRegressor,
     QuantileRegressor,
+    Solver,
     UserData,
     UtilityWarning,
     load_model,
@@ -40,6 +42,7 @@ from userdp.report.plots import bars_range
 from userdp.solvers import inference
 
 TRUTH = np.array([1.0, -0.5, 0.3])
+QUIET = Execution(progress=False)
 
 
 def people(n_users=4000, rows=3, seed=0, alike=0.5):
@@ -228,7 +231,7 @@ def test_errors_are_as_large_as_the_standard_errors_say(loss, targets, truth):
         X, z, error, users = people(rows=4, seed=seed)
         data = UserData.from_arrays(X, targets(z, error), users, fit_intercept=True)
         bound = None if loss.classifies else 1.0
-        options = {"target_bound": bound, "insecure_seed": seed, "inference": 0.5, "progress": False}
+        options = {"target_bound": bound, "insecure_seed": seed, "inference": 0.5, "execution": QUIET}
         result = minimize(loss, data, Ball(1e9), 8.0, 1e-6, rows_per_user=4, **options)
         found = result.uncertainty
         relative.append((result.weights - truth) / np.sqrt(np.diag(found.covariance)))
@@ -250,7 +253,7 @@ def test_few_long_gradients_of_a_rare_class_are_not_cut_off():
     relative, errors = [], []
     for seed in range(8):
         truth, data = rare_class(10_000, seed)
-        options = {"rows_per_user": 1, "insecure_seed": seed, "inference": 0.5, "progress": False}
+        options = {"rows_per_user": 1, "insecure_seed": seed, "inference": 0.5, "execution": QUIET}
         result = minimize(losses.logistic, data, Ball(1e9), 8.0, 1e-6, **options)
         if result.uncertainty is not None:  # now and then noise hides too much
             errors.append(np.sqrt(np.diag(result.uncertainty.covariance)))
@@ -262,7 +265,7 @@ def test_few_long_gradients_of_a_rare_class_are_not_cut_off():
 
 def test_intervals_of_a_class_too_rare_for_the_noise_are_wide_enough_and_weights_those_of_the_solver():
     truth, data = rare_class(1500, 0)
-    options = {"rows_per_user": 1, "insecure_seed": 0, "progress": False}
+    options = {"rows_per_user": 1, "insecure_seed": 0, "execution": QUIET}
     result = minimize(losses.logistic, data, Ball(1e9), 1.5, 1e-6, inference=0.5, **options)
     factor, more = re.search(r"widened by a factor of ([\d.]+), .* about ([\d,]+) such users", result.message).groups()
     assert float(factor) > math.exp(inference._FARTHEST_STEPPED)
@@ -274,7 +277,7 @@ def test_intervals_of_a_class_too_rare_for_the_noise_are_wide_enough_and_weights
 
 def test_intervals_of_a_rare_class_are_widened_by_as_much_as_noise_changes_curvatures(monkeypatch):
     truth, data = rare_class(2000, 0)
-    options = {"rows_per_user": 1, "insecure_seed": 0, "inference": 0.5, "progress": False}
+    options = {"rows_per_user": 1, "insecure_seed": 0, "inference": 0.5, "execution": QUIET}
     wide = minimize(losses.logistic, data, Ball(1e9), 1.5, 1e-6, **options)
     factor = float(re.match(r"Standard errors are widened by a factor of (\d\.\d), ", wide.message)[1])
     monkeypatch.setattr(inference, "_FARTHEST", inference._FARTHEST_STEPPED)
@@ -286,7 +289,7 @@ def test_intervals_of_a_rare_class_are_widened_by_as_much_as_noise_changes_curva
 
 
 def test_the_number_of_users_that_a_rare_class_would_need_does():
-    options = {"rows_per_user": 1, "insecure_seed": 1, "inference": 0.5, "progress": False}
+    options = {"rows_per_user": 1, "insecure_seed": 1, "inference": 0.5, "execution": QUIET}
     result = minimize(losses.logistic, rare_class(2000, 1)[1], Ball(1e9), 3.0, 1e-6, **options)
     more = int(re.search(r"With about ([\d,]+) such users", result.message)[1].replace(",", ""))
     for seed in (11, 12):
@@ -359,7 +362,7 @@ def test_counts_with_exposure_and_units_of_the_target():
         (LinearSVC(classes=[0, 1]), "squared_hinge"),
         (LogisticRegression(classes=[0, 1, 2]), "multinomial"),
         (LogisticRegression(classes=[0, 1], delta=0.0), "delta > 0"),
-        (LogisticRegression(classes=[0, 1], solver="phased-sgd", row_norm=3.0), 'solver="auto"'),
+        (LogisticRegression(classes=[0, 1], solver=Solver("phased-sgd", row_norm=3.0)), 'solver="auto"'),
         (LogisticRegression(classes=[0, 1], epsilon=0.05), "users would do"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
@@ -377,7 +380,7 @@ def test_what_was_not_measured_to_cover_is_refused_before_anything_is_charged(mo
 
 def test_the_number_of_users_that_would_do_does():
     few = UserData.from_arrays(np.ones((300, 4)), np.zeros(300), np.arange(300))
-    options = {"rows_per_user": 1, "insecure_seed": 0, "inference": 0.5, "progress": False}
+    options = {"rows_per_user": 1, "insecure_seed": 0, "inference": 0.5, "execution": QUIET}
     with pytest.raises(BudgetExceeded, match="standard errors of 4 weights") as refused:
         minimize(losses.logistic, few, Ball(1e9), 1.0, 1e-6, **options)
     enough = refused.value.enough_users

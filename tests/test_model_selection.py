@@ -20,6 +20,7 @@ import userdp
 from userdp import (
     Budget,
     BudgetExceeded,
+    Execution,
     Ledger,
     LinearRegression,
     LinearSVC,
@@ -173,7 +174,7 @@ def refused(people, error=ValueError, match="", grid=GRID, estimator=None, group
 
 
 @pytest.mark.parametrize(
-    "name", ["epsilon", "delta", "ledger", "checkpoint", "insecure_seed", "privacy_unit", "max_rows_per_user"]
+    "name", ["epsilon", "delta", "ledger", "execution", "insecure_seed", "privacy_unit", "max_rows_per_user"]
 )
 def test_what_is_one_for_all_candidates_is_not_tried(people, name):
     refused(people, match=f"param_grid without '{name}'", grid={name: [1.0, 2.0]})
@@ -202,7 +203,7 @@ def test_refusals_come_before_anything_is_charged(people):
         ("target_range", LinearRegression, [(-1, 1), (-100, 100)]),
         ("classes", LogisticRegression, [[0, 1], [0, 1, 2]]),
         ("max_count", PoissonRegressor, [5, 50]),
-        ("engine", LogisticRegression, [None, "ray"]),
+        ("execution", LogisticRegression, [None, Execution(engine="ray")]),
         ("allow_weak", LogisticRegression, [False, True]),
         ("epsilon", LogisticRegression, [1.0, 2.0]),
     ],
@@ -448,6 +449,8 @@ def test_one_bar_shows_the_whole_search(people, monkeypatch, capsys):
         "select",
         lambda *a, select=searching.select, **k: select(*a, **k | {"tell": lambda *t: told.append(t)}),
     )
-    PrivateSearchCV(LogisticRegression(verbose=True, **SEEDED), GRID, 16.0).fit(X, y, groups=users)
+    PrivateSearchCV(LogisticRegression(execution=Execution(progress=True), **SEEDED), GRID, 16.0).fit(
+        X, y, groups=users
+    )
     assert told == [("candidates", 0, 2), ("candidates", 1, 2), ("differences of scores", 0, 1), ("refit", 0, 1)]
     assert capsys.readouterr().err == ""

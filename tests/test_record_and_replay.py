@@ -16,6 +16,7 @@ from support_hostile import replaced as replaced_user
 from support_replay import compare, said
 
 from userdp import (
+    Execution,
     HuberRegressor,
     Ledger,
     LinearRegression,
@@ -24,6 +25,7 @@ from userdp import (
     PoissonRegressor,
     PrivateStandardScaler,
     QuantileRegressor,
+    Solver,
     UserData,
     make_pipeline,
     private_mean,
@@ -105,7 +107,10 @@ ESTIMATORS = {
     "poisson": (PoissonRegressor(**SETTINGS, max_count=60.0), COUNTS),
     "without delta": (LogisticRegression(**SETTINGS | {"delta": 0.0}, **YES_NO), LABELS),
     "phased-sgd": (LogisticRegression(**SETTINGS, **YES_NO, solver="phased-sgd"), LABELS),
-    "accelerated": (LinearRegression(**SETTINGS, **RANGED, solver="accelerated", max_gradients=40_000), NUMBERS),
+    "accelerated": (
+        LinearRegression(**SETTINGS, **RANGED, solver=Solver("accelerated", max_gradients=40_000)),
+        NUMBERS,
+    ),
     "evaluated": (LogisticRegression(**SETTINGS, **YES_NO, evaluate=0.3), LABELS),
     "evaluated numbers": (LinearRegression(**SETTINGS, **RANGED, evaluate=0.3), NUMBERS),
 }
@@ -280,7 +285,7 @@ def test_ray():
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
     from userdp.engines.ray import RayEngine
 
-    model = LogisticRegression(**SETTINGS, **YES_NO, engine=RayEngine(n_partitions=2))
+    model = LogisticRegression(**SETTINGS, **YES_NO, execution=Execution(engine=RayEngine(n_partitions=2)))
     X, y, _, users = people(LABELS)
     try:
         model.fit(X, y, groups=users)  # starts Ray, which says so

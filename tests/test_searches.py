@@ -46,10 +46,11 @@ from userdp import (
     PrivacyWarning,
     PrivateStandardScaler,
     PublicScaler,
+    Solver,
 )
 from userdp.model_selection import PrivateSearchCV
 
-GRID = {"row_norm": [2.0, 3.0]}
+GRID = {"solver": [Solver("phased-sgd", row_norm=norm) for norm in (2.0, 3.0)]}
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +89,7 @@ def tools(X, y):
         "cross_validate": lambda **p: cross_validate(model(**p), X, y, cv=3),
         "cross_val_predict": lambda **p: cross_val_predict(model(**p), X, y, cv=3),
         "learning_curve": lambda **p: learning_curve(model(**p), X, y, cv=2, train_sizes=[0.5, 1.0]),
-        "validation_curve": lambda **p: validation_curve(
-            model(**p), X, y, param_name="row_norm", param_range=[2.0], cv=2
-        ),
+        "validation_curve": lambda **p: validation_curve(model(**p), X, y, param_name="l2", param_range=[0.0], cv=2),
         "permutation_test_score": lambda **p: permutation_test_score(model(**p), X, y, cv=2, n_permutations=2),
         "CalibratedClassifierCV": lambda **p: CalibratedClassifierCV(model(**p), cv=2).fit(X, y),
         "TunedThresholdClassifierCV": lambda **p: TunedThresholdClassifierCV(model(**p), cv=2).fit(X, y),

@@ -14,7 +14,7 @@ from support_estimators import CLASSIFIERS, REGRESSORS, ready
 from support_estimators import made as people
 from support_sparse import both, close, made
 
-from userdp import Ball, Box, PublicScaler, UserData, losses, private_mean
+from userdp import Ball, Box, PublicScaler, Solver, UserData, losses, private_mean
 from userdp.data.sparse import SparseRows
 from userdp.models.fitting import minimize
 from userdp.solvers.solver import SOLVERS
@@ -219,16 +219,16 @@ FACTOR = {"bassily-sun": 20.0, "asi-liu": 40.0, "example-level": 0.2}
 
 
 def minimized(data, solver, mode, rows_per_user):
-    epsilon, delta = (4.0, 1e-5) if mode == "tight" else (10.0, 1e-4)
+    epsilon, delta = (4.0, 1e-5) if mode == "calibrated" else (10.0, 1e-4)
     few = {"max_gradients": int(FACTOR[solver] * data.n_users * rows_per_user)} if solver in SLOW else {}
-    arguments = {"row_norm": 2.5, "rows_per_user": rows_per_user, "solver": solver, "mode": mode, "insecure_seed": 3}
-    return minimize("logistic", data, Ball(5.0), epsilon, delta, **arguments, **few)
+    arguments = {"rows_per_user": rows_per_user, "solver": Solver(solver, mode=mode, row_norm=2.5, **few)}
+    return minimize("logistic", data, Ball(5.0), epsilon, delta, insecure_seed=3, **arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("solver", "mode"), EVERY)
 def test_every_solver_gives_what_it_gives_of_dense_rows(solver, mode):
-    n_users, rows_per_user = (2000, 5) if mode == "tight" else (14_000, 2)
+    n_users, rows_per_user = (2000, 5) if mode == "calibrated" else (14_000, 2)
     X = made(n_users * rows_per_user, 6, entries=3, seed=2)
     y = X.toarray() @ np.linspace(-2, 2, 6) + np.random.default_rng(0).normal(size=X.shape[0]) > 0
     pair = both(X, y, np.repeat(np.arange(n_users), rows_per_user), fit_intercept=True)
@@ -426,7 +426,7 @@ def made(n_rows, d, entries):
     return X, indices[:, 0] < step // 2, np.arange(n_rows) // 10
 
 def fit(X, y, users):
-    options = {"max_rows_per_user": 10, "max_gradients": 10**6, "allow_weak": True}
+    options = {"max_rows_per_user": 10, "solver": userdp.Solver(max_gradients=10**6), "allow_weak": True}
     userdp.LogisticRegression(epsilon=1.0, **options).fit(X, y, groups=users)
 
 def resident():

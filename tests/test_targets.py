@@ -13,19 +13,21 @@ from userdp import (
     Budget,
     BudgetExceeded,
     Columns,
+    Execution,
     HuberRegressor,
     Ledger,
     LinearRegression,
     Number,
     PoissonRegressor,
     QuantileRegressor,
+    Solver,
     UserData,
 )
 from userdp.model_selection import PrivateSearchCV
 from userdp.models.files import load_model, model_of, save_model
-from userdp.models.learned_columns import Preparation, range_of_targets
+from userdp.models.learned_columns import Preparation
 from userdp.models.sklearn_compat import UtilityWarning
-from userdp.statistics.columns import Histograms
+from userdp.statistics.columns import Histograms, range_of_targets
 
 TRUE = np.array([3.0, -2.0])
 REGRESSORS = (LinearRegression, HuberRegressor, QuantileRegressor)
@@ -213,7 +215,7 @@ def test_a_run_that_learns_a_range_goes_on_after_it_was_killed(tmp_path, monkeyp
     X, y, users = panel(2000)
 
     def model(journal=None):
-        more = {"max_rows_per_user": 2, "insecure_seed": 3, "checkpoint": journal}
+        more = {"max_rows_per_user": 2, "insecure_seed": 3, "execution": Execution(checkpoint=journal)}
         return LinearRegression(8, target_range="private", **more)
 
     plain = model().fit(X, y, groups=users)
@@ -238,7 +240,7 @@ def test_a_run_that_learns_a_range_goes_on_after_it_was_killed(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("kind", "parameters", "says"),
     [
-        (LinearRegression, {"domain_radius": 3.0}, "no domain_radius"),
+        (LinearRegression, {"solver": Solver(domain_radius=3.0)}, "no domain_radius"),
         (HuberRegressor, {"threshold": 3.0}, "no threshold"),
         (QuantileRegressor, {"l2": 0.1}, "no l2"),
         (LinearRegression, {"evaluate": 0.2}, "target_range that is declared with evaluate"),

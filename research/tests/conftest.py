@@ -32,5 +32,5 @@ def pytest_collection_modifyitems(config, items):
 
 def _of_this_package(item):
     asked = getattr(item, "callspec", None)
-    key = asked and (asked.params.get("solver"), asked.params.get("mode", "tight"))
+    key = asked and (asked.params.get("solver"), asked.params.get("mode", "calibrated"))
     return key not in SOLVERS or SOLVERS[key].baseline

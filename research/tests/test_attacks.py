@@ -70,16 +70,16 @@ def test_no_bound_exceeds_its_claim(key):
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["bassily-sun-local", "group-privacy"])
 def test_trainings_hold(solver):
-    assert audit_edges(solver, "tight", BUDGET, 0.01, 20, insecure_seed=1).holds
-    assert audit_membership(solver, "tight", BUDGET, 0.01, 20, insecure_seed=1).holds
-    assert audit_canaries(solver, "tight", BUDGET, 0.01, 4, 2, insecure_seed=1).holds
+    assert audit_edges(solver, "calibrated", BUDGET, 0.01, 20, insecure_seed=1).holds
+    assert audit_membership(solver, "calibrated", BUDGET, 0.01, 20, insecure_seed=1).holds
+    assert audit_canaries(solver, "calibrated", BUDGET, 0.01, 4, 2, insecure_seed=1).holds
 
 
 @pytest.mark.slow
 def test_an_edge_finds_noise_that_is_missing_in_a_training(monkeypatch):
     drawn = noise.gaussian_std
     monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 5)
-    assert not audit_edges("group-privacy", "tight", BUDGET, 0.01, 150, insecure_seed=1).holds
+    assert not audit_edges("group-privacy", "calibrated", BUDGET, 0.01, 150, insecure_seed=1).holds
 
 
 def test_every_mechanism_has_its_kind_is_told_in_words_and_is_attacked():

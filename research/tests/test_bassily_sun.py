@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Ball, Budget, BudgetExceeded, UserData, losses, minimize
+from userdp import Ball, Budget, BudgetExceeded, Solver, UserData, losses, minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.problem import Problem
 from userdp.statistics.gradients import MeanGradient
@@ -134,9 +134,16 @@ def test_a_sample_whose_noise_was_underestimated_is_passed_over(monkeypatch):
 def test_central_learns_and_stays_below_its_bound(loss):
     kind = "classes" if losses.loss(loss).classifies else "numbers"
     train = make_users(5000, kind=kind, rows=(5, 15))
-    options = {"row_norm": 2.5, "rows_per_user": 15, "target_bound": None if kind == "classes" else 5.0}
-    budget = {"epsilon": 4.0, "delta": 1e-6, "insecure_seed": 0, "max_gradients": 3_000_000}
-    result = minimize(loss, train, Ball(10.0), solver="bassily-sun", **options, **budget)
+    options = {"rows_per_user": 15, "target_bound": None if kind == "classes" else 5.0}
+    budget = {"epsilon": 4.0, "delta": 1e-6, "insecure_seed": 0}
+    result = minimize(
+        loss,
+        train,
+        Ball(10.0),
+        solver=Solver("bassily-sun", row_norm=2.5, max_gradients=3_000_000),
+        **options,
+        **budget,
+    )
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
     assert excess < 0.6 * (nothing - best)
@@ -164,7 +171,7 @@ def test_every_user_votes_or_reports_once_and_spends_the_budget(problem):
 def test_local_needs_very_many_users_or_a_large_epsilon(loss):
     """Noise is per user: with epsilon 80 as with 1 in the central solvers, it learns."""
     train = make_users(5_000, rows=(5, 15))
-    options = {"row_norm": 2.5, "rows_per_user": 15, "insecure_seed": 0, "solver": "bassily-sun-local"}
+    options = {"rows_per_user": 15, "insecure_seed": 0, "solver": Solver("bassily-sun-local", row_norm=2.5)}
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     private, loose = (minimize(loss, train, Ball(10.0), epsilon, 1e-6, **options) for epsilon in (1.0, 80.0))
     assert "Noise is likely to dominate" in private.message
@@ -186,9 +193,8 @@ def test_reports_are_clipped_around_the_voted_bin():
         Ball(1.0),
         40.0,
         1e-6,
-        row_norm=1.5,
+        solver=Solver("bassily-sun-local", row_norm=1.5),
         rows_per_user=50,
-        solver="bassily-sun-local",
         insecure_seed=1,
     )
     assert result.weights[0] > 0.5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Ball, Budget, BudgetExceeded, losses, minimize
+from userdp import Ball, Budget, BudgetExceeded, Solver, losses, minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import Outcome
@@ -99,9 +99,11 @@ def test_what_cannot_be_planned_is_refused():
 def test_it_learns_and_stays_below_its_bound(loss):
     kind = "classes" if losses.loss(loss).classifies else "numbers"
     train = make_users(5_000, kind=kind, rows=(5, 15))
-    options = {"row_norm": 2.5, "rows_per_user": 15, "target_bound": None if kind == "classes" else 5.0}
-    budget = {"epsilon": 4.0, "delta": 1e-6, "insecure_seed": 0, "max_gradients": 30_000_000}
-    result = minimize(loss, train, Ball(10.0), solver="levy", **options, **budget)
+    options = {"rows_per_user": 15, "target_bound": None if kind == "classes" else 5.0}
+    budget = {"epsilon": 4.0, "delta": 1e-6, "insecure_seed": 0}
+    result = minimize(
+        loss, train, Ball(10.0), solver=Solver("levy", row_norm=2.5, max_gradients=30_000_000), **options, **budget
+    )
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
     assert excess < 0.6 * (nothing - best)

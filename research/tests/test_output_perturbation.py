@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Ball, Box, Budget, Curator, Ledger, losses, minimize, plan
+from userdp import Ball, Box, Budget, Curator, Ledger, Solver, losses, minimize, plan
 from userdp.privacy.accounting import BudgetExceeded
 from userdp.privacy.clip import Clip
 from userdp.solvers.problem import Problem
@@ -145,6 +145,12 @@ def test_they_are_asked_for_by_name_only():
     shown = {option.solver: option for option in plan(5000, 10, 4, 1.0, 1e-6, baselines=True).options}
     assert all(shown[name].feasible and math.isfinite(shown[name].bound) for name in names)
     result = minimize(
-        "logistic", make_users(500), Ball(4.0), 1.0, 1e-6, row_norm=2.5, rows_per_user=12, solver="group-privacy"
+        "logistic",
+        make_users(500),
+        Ball(4.0),
+        1.0,
+        1e-6,
+        solver=Solver("group-privacy", row_norm=2.5),
+        rows_per_user=12,
     )
     assert result.privacy.parts[0].mechanism == "output-perturbation"

@@ -97,8 +97,8 @@ def test_both_sensitivities_are_attained(dimension, reach):
 def test_the_sensitivity_pays_for_the_rounding_of_long_sums(sampled):
     record = Winsorized(20_000, 7, 3.0, 5.0, sampling_probability=sampled)
     exact = (1 if sampled < 1 else 2) * 3.0 / (sampled * 20_000)
-    assert record.sensitivity(np.array([3.0])) / exact - 1 >= 4 * 20_000**2 * 2.0**-53
-    assert record.sensitivity(np.array([3.0])) / exact - 1 < 1e-5
+    assert record.moved_mean(np.array([3.0])) / exact - 1 >= 4 * 20_000**2 * 2.0**-53
+    assert record.moved_mean(np.array([3.0])) / exact - 1 < 1e-5
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_an_interval_ends_where_the_range_does():
     record, noise = Winsorized(4, 2, 3.0, 5.0), SilentNoise()
     released = record.start(noise).release(np.array([[5.0], [5.0], [5.0], [-5.0]]), 1.0)
     np.testing.assert_allclose(released, [1.0])
-    assert noise.asked[1] == ("gaussian", record.sensitivity(np.array([2.0])), 5.0)
+    assert noise.asked[1] == ("gaussian", record.moved_mean(np.array([2.0])), 5.0)
 
 
 def test_bins_cover_the_range_and_counts_add_up():
@@ -141,7 +141,7 @@ def test_noise_and_divisor_do_not_tell_the_size_of_a_batch(batch):
     first, second = noise.asked
     assert first == ("gaussian", record.count_sensitivity(2), 3.0)
     if batch:
-        assert second == ("gaussian", record.sensitivity(np.full(2, 3.0)), 5.0)
+        assert second == ("gaussian", record.moved_mean(np.full(2, 3.0)), 5.0)
         np.testing.assert_allclose(released, 0.25 * batch / 100)
 
 

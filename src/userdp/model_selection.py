@@ -35,6 +35,7 @@ from userdp.evaluation.row_losses import as_table, row_losses, taken
 from userdp.models.estimators import QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
+from userdp.models.options import Execution
 from userdp.models.pipelines import check_steps, fit_on_nobody, transformed
 from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_targets
 from userdp.privacy.accounting import BudgetExceeded, budget_for
@@ -53,9 +54,9 @@ from userdp.privacy.statement import COVERS_SEARCH, statement
 # What candidates have in common: what scores are of, and in which units, and whose fits they are.
 _IN_COMMON = (
     *("privacy_unit", "insecure_seed", "max_rows_per_user", "classes", "target_range", "max_count", "quantile"),
-    *("epsilon", "delta", "allow_weak", "purpose", "engine"),
+    *("epsilon", "delta", "allow_weak", "purpose", "execution"),
 )
-_NOT_TRIED = {*_IN_COMMON, "ledger", "checkpoint", "unprotected_checks", "verbose"}  # in a param_grid
+_NOT_TRIED = {*_IN_COMMON, "ledger", "unprotected_checks"}  # in a param_grid
 _FAILED = (
     "Expected every candidate's fit to be checked before anything is charged; a check failed. Try the search on data "
     "that is not private. Nothing was spent."
@@ -114,7 +115,7 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
         "privacy_ : Statement": "What was guaranteed and spent: one charge for all of it.",
     },
     estimator="A model of this package, or a pipeline (`userdp.make_pipeline`) that ends with one. Its own epsilon and "
-    "delta are not used; its `insecure_seed`, `privacy_unit`, `purpose` and `allow_weak` are the search's, too.",
+    "delta are not used; its `insecure_seed`, `privacy_unit`, `purpose`, `allow_weak`, engine are the search's.",
     param_grid="Parameters to try, as `sklearn.model_selection.GridSearchCV` takes them; a list of dictionaries too.",
     scoring='What candidates are chosen by: "neg_brier_score", "accuracy", "neg_mean_squared_error", '
     '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out person counts once. None takes the '
@@ -149,7 +150,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     held_out: float = 0.2
     refit_fraction: float = 0.5
     ledger: Ledger | str | None = None
-    verbose: bool | None = None
+    execution: Execution | None = None
 
     @np.errstate(all="ignore")
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -158,6 +159,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         Guarantee: all that is kept afterwards is (epsilon, delta)-differentially private under replacement of one
         user's whole data, unless seeded.
         """
+        execution = Execution.of(self.execution).without("PrivateSearchCV", "checkpoint", "engine")
         began = datetime.now(UTC).date().isoformat()
         candidates = self._candidates()
         tried = (pair for parameters in ParameterGrid(self.param_grid) for pair in parameters.items())
@@ -188,7 +190,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         def losses(models: list[Any], users: Users) -> Vectors:
             return data.losses(models, users, scoring)
 
-        with bar(self.verbose) as tell:
+        with bar(execution.progress) as tell:
             seed, unit = base.insecure_seed, base.privacy_unit
             found = select(plan, ledger, fit, losses, purpose=names, insecure_seed=seed, tell=tell, unit=unit)
         self.plan_ = plan
@@ -271,7 +273,13 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     def _state(self, model: LinearModel, began: str) -> None:
         """Let a released model tell of the whole search: its budget, its guarantee, and when that began, not ended."""
         seed = self.privacy_.insecure_seed
-        model.set_params(epsilon=self.epsilon, delta=self.delta, ledger=None, verbose=None, insecure_seed=seed)
+        model.set_params(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            ledger=None,
+            execution=model_of(self.estimator).execution,
+            insecure_seed=seed,
+        )
         model.privacy_, model.result_ = self.privacy_, replace(model.result_, privacy=self.privacy_)
         model.facts_["created"] = began
         model.facts_["parameters"] |= {"epsilon": self.epsilon, "delta": self.delta, "insecure_seed": seed}
@@ -335,7 +343,7 @@ def _check_candidate(candidate: Any, first: LinearModel) -> None:
     same_kind = same_kind and hasattr(model, "predict_proba") == hasattr(first, "predict_proba")
     refused = {
         "candidates without ledger, checkpoint and unprotected_checks: give the ledger to the search": (
-            model.ledger is not None or model.checkpoint is not None or model.unprotected_checks
+            model.ledger is not None or Execution.of(model.execution).checkpoint is not None or model.unprotected_checks
         ),
         "candidates without evaluate: people who helped to choose a model would score it. Score it on others, with "
         "userdp.evaluation.evaluate": model.evaluate is not None,
@@ -392,8 +400,9 @@ def _fitted(candidate: Any, data: _People, users: Users, part: Ledger, seed: int
     """A fitted copy, whose budget is the part's."""
     fitted = clone(candidate)
     model_of(fitted)._copied = False  # this search's own, which one statement covers
+    quiet = replace(Execution.of(model_of(candidate).execution), progress=False)
     model_of(fitted).set_params(
-        epsilon=part.budget.epsilon, delta=part.budget.delta, ledger=part, insecure_seed=seed, verbose=False
+        epsilon=part.budget.epsilon, delta=part.budget.delta, ledger=part, insecure_seed=seed, execution=quiet
     )
     X, y, codes = data.of(users)
     model_of(fitted).fit(_prepared(fitted, X, codes), y, groups=codes if data.grouped else None)

@@ -15,7 +15,7 @@ from userdp.privacy.noise import SeededNoise
 from userdp.statistics.moments import MomentShape
 
 BUDGET = Budget(1.0, 1e-2)
-KEY = ("whitened-clip", "tight")
+KEY = ("whitened-clip", "calibrated")
 
 
 def found(attack, runs, alpha=0.001):

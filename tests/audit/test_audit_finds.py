@@ -85,7 +85,7 @@ def test_mechanisms_cost_the_whole_budget():
 
 
 def test_trainings_hold():
-    key = ("whitened-clip", "tight")
+    key = ("whitened-clip", "calibrated")
     assert audit_edges(*key, BUDGET, 0.01, 20, insecure_seed=1).holds
     assert audit_membership(*key, BUDGET, 0.01, 20, insecure_seed=1).holds
     assert audit_canaries(*key, BUDGET, 0.01, 4, 2, insecure_seed=1).holds
@@ -93,10 +93,10 @@ def test_trainings_hold():
 
 def test_canaries_find_noise_that_is_missing(monkeypatch):
     """Two trainings do; with all its noise the same two find less than is claimed. The step has half of the budget."""
-    assert audit_canaries("whitened-clip", "tight", BUDGET, 0.01, 128, 2, insecure_seed=3).holds
+    assert audit_canaries("whitened-clip", "calibrated", BUDGET, 0.01, 128, 2, insecure_seed=3).holds
     drawn = noise.gaussian_std
     monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 20)
-    finding = audit_canaries("whitened-clip", "tight", BUDGET, 0.01, 128, 2, insecure_seed=3)
+    finding = audit_canaries("whitened-clip", "calibrated", BUDGET, 0.01, 128, 2, insecure_seed=3)
     assert finding.bound > finding.claim
     assert finding.shaped > finding.claim
 
@@ -104,4 +104,4 @@ def test_canaries_find_noise_that_is_missing(monkeypatch):
 def test_an_edge_finds_noise_that_is_missing_in_a_training(monkeypatch):
     drawn = noise.gaussian_std
     monkeypatch.setattr(noise, "gaussian_std", lambda *asked: drawn(*asked) / 5)
-    assert not audit_edges("whitened-clip", "tight", BUDGET, 0.01, 150, insecure_seed=1).holds
+    assert not audit_edges("whitened-clip", "calibrated", BUDGET, 0.01, 150, insecure_seed=1).holds

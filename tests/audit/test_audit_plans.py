@@ -64,6 +64,6 @@ def test_a_search_runs_with_the_noise_that_is_shipped():
 @pytest.mark.parametrize("name", VARIANTS)
 def test_trainings_with_intervals_and_of_quantiles(hardly_any_noise, name):
     """Through solver and curator: too little noise is found out."""
-    run = training(name, "tight", BUDGET, 2)
+    run = training(name, "calibrated", BUDGET, 2)
     data = run.generated_users()
     assert shown(lambda version, k: edge_features(run, data, 1 - 2 * version, 2 * k + version), 4) > 2

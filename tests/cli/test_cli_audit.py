@@ -44,7 +44,7 @@ def test_a_bound_above_its_claim_ends_with_exit_code_1(monkeypatch):
         (("--mechanism", "Clap"), "Expected a mechanism of Clip, "),
         (("--solver", "nobody"), "Expected a solver of accelerated, "),
         (("--solver", "whitened-clip", "--mode", "paper"), "Expected a solver of"),
-        (("--mechanism", "Clip", "--mode", "loose"), "tight"),
+        (("--mechanism", "Clip", "--mode", "loose"), "calibrated"),
         (("--mechanism", "Clip", "--runs", "3"), "runs=3"),
         (("--mechanism", "Clip", "--confidence", "2"), "confidence=2"),
         (("--mechanism", "Clip", "--epsilon", "-1"), "epsilon=-1"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from support_cli import BUDGET, COLUMNS, ROWS, SEEDED, people, run
 
-from userdp import Budget, Ledger, LogisticRegression, load_model
+from userdp import Budget, Execution, Ledger, LogisticRegression, load_model
 from userdp.cli.predict import predicted
 from userdp.data.source import Source
 from userdp.data.tables import write_table
@@ -121,7 +121,7 @@ def test_a_dry_run_counts_users_and_spends_nothing(files, tmp_path):
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     assert "600 users, 2 features" in result.stdout
-    assert "Taken: phased-sgd, tight" in result.stdout
+    assert "Taken: phased-sgd, calibrated" in result.stdout
     record = json.loads(run(*arguments, "--json").stdout)
     assert (record["choice"], record["n_users"], record["n_weights"]) == ("phased-sgd", 600, 3)
     assert Ledger.open(ledger).spent_epsilon() == 0
@@ -263,7 +263,7 @@ def test_a_fit_that_was_stopped_goes_on_by_its_journal_alone(files, tmp_path, mo
 
 def test_resume_needs_a_journal_of_the_command_line(files, tmp_path):
     assert "makes one" in run("resume", tmp_path / "absent").stderr
-    model = LogisticRegression(8.0, 1e-6, checkpoint=str(tmp_path / "j"), max_rows_per_user=10)
+    model = LogisticRegression(8.0, 1e-6, execution=Execution(checkpoint=str(tmp_path / "j")), max_rows_per_user=10)
     X = np.random.default_rng(0).uniform(-1, 1, (30_000, 2))
     model.fit(X, X[:, 0] > 0, groups=np.arange(30_000) // 10)
     result = run("resume", tmp_path / "j")

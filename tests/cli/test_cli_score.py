@@ -194,7 +194,7 @@ def test_wrong_evaluations(files, arguments, message):
 
 def test_plans_and_their_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "plot_plan", functools.partial(pictures.plot_plan, n_epsilons=3))
-    quick = {which: solver for which, solver in pictures.SOLVERS.items() if which != ("accelerated", "tight")}
+    quick = {which: solver for which, solver in pictures.SOLVERS.items() if which != ("accelerated", "calibrated")}
     monkeypatch.setattr(pictures, "SOLVERS", quick)
     result = run("plan", "--users", "20000", *PUBLIC, "--plot", tmp_path / "plan.svg")
     assert result.exit_code == 0, result.output

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import userdp
-from userdp import Ball, Budget, Clip, Curator, Ledger, Plan, Step, UserData, minimize
+from userdp import Ball, Budget, Clip, Curator, Execution, Ledger, Plan, Solver, Step, UserData, minimize
 from userdp.cli import app
 from userdp.data.schema import Schema
 from userdp.engines import EngineLost, LocalEngine, engine_of
@@ -149,9 +149,9 @@ def test_every_estimator_learns_the_same(name, both):
 def test_an_engine_by_its_name():
     X, y, owners = people()
     models = [
-        userdp.LogisticRegression(8.0, 1e-4, classes=[0, 1], max_rows_per_user=4, engine=engine, insecure_seed=3).fit(
-            X, y.astype(int), groups=owners
-        )
+        userdp.LogisticRegression(
+            8.0, 1e-4, classes=[0, 1], max_rows_per_user=4, execution=Execution(engine=engine), insecure_seed=3
+        ).fit(X, y.astype(int), groups=owners)
         for engine in (None, "ray")
     ]
     np.testing.assert_allclose(
@@ -161,17 +161,22 @@ def test_an_engine_by_its_name():
 
 def test_means_and_scalers_are_the_same():
     X, _, owners = people(1500)
-    means = [userdp.private_mean(X, owners, 4.0, 1e-4, engine=e, insecure_seed=1) for e in (None, ENGINE)]
+    means = [
+        userdp.private_mean(X, owners, 4.0, 1e-4, execution=Execution(engine=e), insecure_seed=1)
+        for e in (None, ENGINE)
+    ]
     assert np.allclose(means[0].mean, means[1].mean, rtol=1e-9, atol=0)
     assert means[0].radius == means[1].radius
     scalers = [
-        userdp.PrivateStandardScaler(4.0, 1e-4, low=-1, high=1, engine=e, insecure_seed=1).fit(X, groups=owners)
+        userdp.PrivateStandardScaler(4.0, 1e-4, low=-1, high=1, execution=Execution(engine=e), insecure_seed=1).fit(
+            X, groups=owners
+        )
         for e in (None, ENGINE)
     ]
     assert np.allclose(scalers[0].scale_, scalers[1].scale_, rtol=1e-9, atol=0)
 
 
-OWN = {("accelerated", "tight"), ("phased-sgd", "tight"), ("whitened-clip", "tight")}
+OWN = {("accelerated", "calibrated"), ("phased-sgd", "calibrated"), ("whitened-clip", "calibrated")}
 LIMITS = {"bassily-sun": 20, "levy": 20, "asi-liu": 40, "example-level": 0.2}
 
 
@@ -179,13 +184,15 @@ LIMITS = {"bassily-sun": 20, "levy": 20, "asi-liu": 40, "example-level": 0.2}
     ("solver", "mode"), [pytest.param(*key, marks=[] if key in OWN else pytest.mark.slow) for key in SOLVERS]
 )
 def test_every_solver_finds_the_same(solver, mode, both):
-    budget, options = (4.0, 1e-5), {"rows_per_user": 12, "row_norm": 2.5, "solver": solver, "mode": mode}
+    budget, rows, few = (4.0, 1e-5), 12, None
     if mode == "paper":
         X, y, owners = people(14_000, rows=2)
         data = UserData.from_arrays(X, y, owners)
-        both, budget, options["rows_per_user"] = (data, ENGINE.place(data)), (10.0, 1e-4), 3
+        both, budget, rows = (data, ENGINE.place(data)), (10.0, 1e-4), 3
     if solver in LIMITS:
-        options["max_gradients"] = int(LIMITS[solver] * 2000 * 12)
+        few = int(LIMITS[solver] * 2000 * 12)
+    taken = Solver(solver, mode=mode, row_norm=2.5, max_gradients=few)
+    options = {"rows_per_user": rows, "solver": taken}
     local, there = (minimize("logistic", data, Ball(10.0), *budget, insecure_seed=5, **options) for data in both)
     assert np.allclose(there.weights, local.weights, rtol=1e-9, atol=1e-12)
     assert (there.aborted, there.n_gradients) == (local.aborted, local.n_gradients)
@@ -462,10 +469,13 @@ def test_a_run_that_was_stopped_goes_on_with_its_journal(tmp_path):
     data, asked_for, ledger = make_data(), [], Ledger(Budget(8.0, 1e-4), tmp_path / "ledger.db")
     options = {"rows_per_user": 5, "insecure_seed": 2}
     whole = minimize("logistic", data, Ball(10.0), 8.0, 1e-4, **options)
-    options |= {"checkpoint": str(tmp_path / "journal"), "ledger": ledger}
+    options |= {"ledger": ledger}
+    stopping, going = (
+        Execution(engine=engine, checkpoint=str(tmp_path / "journal")) for engine in (Stopping(n_partitions=2), ENGINE)
+    )
     with pytest.raises(KeyboardInterrupt):
-        minimize("logistic", data, Ball(10.0), 8.0, 1e-4, engine=Stopping(n_partitions=2), **options)
-    resumed = minimize("logistic", data, Ball(10.0), 8.0, 1e-4, engine=ENGINE, **options)
+        minimize("logistic", data, Ball(10.0), 8.0, 1e-4, execution=stopping, **options)
+    resumed = minimize("logistic", data, Ball(10.0), 8.0, 1e-4, execution=going, **options)
     np.testing.assert_allclose(resumed.weights, whole.weights, rtol=1e-9)
     assert len(ledger.charges()) == 1
 
@@ -493,7 +503,15 @@ def test_engines_by_name():
     with pytest.raises(ValueError, match=r'"local", "ray"'):
         engine_of(None, "spark")
     with pytest.raises(TypeError, match="Data must be UserData, got RayUsers"):
-        minimize("logistic", ENGINE.place(make_data()), Ball(1.0), 8.0, 1e-4, rows_per_user=5, engine="local")
+        minimize(
+            "logistic",
+            ENGINE.place(make_data()),
+            Ball(1.0),
+            8.0,
+            1e-4,
+            rows_per_user=5,
+            execution=Execution(engine="local"),
+        )
     with pytest.raises(ValueError, match="whole number"):
         RayEngine(n_partitions=0)
 
@@ -513,9 +531,10 @@ FIT = """
 import numpy as np, sys, userdp
 rng = np.random.default_rng(0)
 ledger = userdp.Ledger(userdp.Budget(8.0, 1e-4))
-model = userdp.LogisticRegression(8.0, 1e-4, classes=[0, 1], ledger=ledger)
+where = userdp.Execution(engine={engine})
+model = userdp.LogisticRegression(8.0, 1e-4, classes=[0, 1], ledger=ledger, execution=where)
 try:
-    model.set_params(engine={engine}).fit(rng.normal(size=(90, 2)), np.arange(90) % 2, groups=np.arange(90) // 3)
+    model.fit(rng.normal(size=(90, 2)), np.arange(90) % 2, groups=np.arange(90) // 3)
 finally:
     print(len(ledger.charges()), "charges")
 """

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import userdp
-from userdp import Ball, Budget, Ledger, UserData, minimize
+from userdp import Ball, Budget, Execution, Ledger, Solver, UserData, minimize
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'userdp[ray]'")
 import psutil  # noqa: E402 - Ray brings it
@@ -100,9 +100,8 @@ def test_killed_workers_change_nothing(solver, tmp_path):
     pq.write_table(pa.table(columns_of(*people())), tmp_path / "people.parquet")
     read = {"user": "user", "features": "x*", "target": "y"}
     data = UserData.from_parquet(tmp_path / "people.parquet", **read)
-    fit = {"rows_per_user": 20, "row_norm": 2.5, "solver": solver, "insecure_seed": 7}
-    if solver == "whitened-clip":
-        fit["max_gradients"] = 40 * data.n_users * 20
+    few = 40 * data.n_users * 20 if solver == "whitened-clip" else None
+    fit = {"rows_per_user": 20, "solver": Solver(solver, row_norm=2.5, max_gradients=few), "insecure_seed": 7}
     expected = minimize("logistic", data, Ball(10.0), 4.0, 1e-5, **fit)
     engine = Counting(n_partitions=2)
 
@@ -146,7 +145,7 @@ def test_a_node_is_lost(tmp_path):
         with pytest.raises(ValueError, match="ship_rows"):
             engine.place(UserData.from_arrays(X, y, owners))
         shipped = RayEngine(cluster.address, n_partitions=4, ship_rows=True)
-        model.set_params(engine=shipped)
+        model.set_params(execution=Execution(engine=shipped))
         assert same(model.fit_users(UserData.from_parquet(path, **read)).coef_, expected)
         users = engine.from_parquet(path, **read)
         nodes = ray.get(
@@ -154,7 +153,7 @@ def test_a_node_is_lost(tmp_path):
         )
         assert len(set(nodes)) == 2, "partitions on both"
         threading.Timer(1.0, cluster.remove_node, (other,), {"allow_graceful": False}).start()
-        model.set_params(engine=None)
+        model.set_params(execution=None)
         for _ in range(3):
             assert same(model.fit_users(users).coef_, expected)
     finally:

@@ -21,12 +21,13 @@ pytestmark = [
 FIT = """
 import json, os, socket, ssl
 import numpy as np, ray
-from userdp import UserData, Ball, minimize
+from userdp import UserData, Ball, Execution, minimize
 from userdp.engines.ray import RayEngine
 
 told = np.load("people.npz")
 data = UserData.from_arrays(told["X"], told["y"], told["owners"])
-found = minimize("logistic", data, Ball(10.0), 8.0, 1e-4, rows_per_user=3, insecure_seed=1, engine=RayEngine())
+run = {"insecure_seed": 1, "execution": Execution(engine=RayEngine())}
+found = minimize("logistic", data, Ball(10.0), 8.0, 1e-4, rows_per_user=3, **run)
 host, port = ray.get_runtime_context().gcs_address.split(":")
 trust = ssl.create_default_context(cafile=os.environ["RAY_TLS_CA_CERT"])
 trust.load_cert_chain(os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])

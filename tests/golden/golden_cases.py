@@ -234,7 +234,7 @@ def own_loss(domain: Any) -> Any:
     )
     X, z, users = people()
     data, ledger = userdp.UserData.from_arrays(nudged(X), np.clip(z, -3, 3), users, insecure_seed=3), large()
-    public = {"rows_per_user": 5, "row_norm": 1.5, "target_bound": 3.0}
+    public = {"rows_per_user": 5, "solver": userdp.Solver(row_norm=1.5), "target_bound": 3.0}
     of = userdp.minimize(loss, data, domain, 4.0, DELTA, **public, ledger=ledger, insecure_seed=3)
     return {"weights": of.weights, "bound": of.bound, "phases": of.phases, "charges": charges(ledger)}
 
@@ -341,8 +341,8 @@ _FITS = {
     **named((LOGISTIC,), "fast float32", size=MANY, max_rows_per_user=8, dtype=np.float32),
     **named((LOGISTIC,), "class weights", class_weight={False: 1.0, True: 3.0}),
     **named((LOGISTIC,), "no intercept", fit_intercept=False),
-    **named((LOGISTIC,), "domain", domain_radius=1.5),
-    **named((LOGISTIC,), "samples", max_gradients=40_000),
+    **named((LOGISTIC,), "domain", solver=userdp.Solver(domain_radius=1.5)),
+    **named((LOGISTIC,), "samples", solver=userdp.Solver(max_gradients=40_000)),
     **named((LOGISTIC,), "rows", privacy_unit="row"),
     **named((LOGISTIC,), "public rows", public_X=_PUBLIC_ROWS),
     **named((LOGISTIC,), "420 features", size={"n_features": 420}, epsilon=30.0),
@@ -356,7 +356,7 @@ _FITS = {
 _PAPER = {}
 for _solver in ("phased-sgd", "accelerated"):
     _PAPER |= named((LOGISTIC, LINEAR), _solver, solver=_solver, size={"n_users": 2000})
-    _PAPER |= named((LOGISTIC,), f"{_solver} paper", solver=_solver, mode="paper", **_PAPER_SIZES)
+    _PAPER |= named((LOGISTIC,), f"{_solver} paper", solver=userdp.Solver(_solver, mode="paper"), **_PAPER_SIZES)
 _COLUMNS = named((LOGISTIC, LINEAR), "public columns", False, of=described)
 _COLUMNS |= named((LOGISTIC, LINEAR), "private columns", True, of=described)
 _INTERVALS = named((LOGISTIC, LINEAR, POISSON), "dense", inference=True, size={"n_users": 5000})

@@ -23,7 +23,7 @@ import pyarrow as pa
 from typer.testing import CliRunner
 from words import FIT, WORDS
 
-from userdp import Budget, Curator, Ledger, LogisticRegression, UserData, load_model, save_model
+from userdp import Budget, Curator, Ledger, LogisticRegression, Solver, UserData, load_model, save_model
 from userdp.cli import app
 from userdp.data.schema import Schema, ids, numbers
 from userdp.data.tables import open_table, write_table
@@ -185,7 +185,9 @@ def arrays(data):
         assert found.rows.dtype in (np.float32, np.float64)
     with documented(), contextlib.suppress(Aborted):
         private_mean(X, users, 50.0, 1e-2, insecure_seed=1)
-    model = LogisticRegression(50.0, 1e-2, classes=[0, 1], insecure_seed=1, solver="whitened-clip", max_gradients=200)
+    model = LogisticRegression(
+        50.0, 1e-2, classes=[0, 1], insecure_seed=1, solver=Solver("whitened-clip", max_gradients=200)
+    )
     with documented():
         model.fit(X, y, groups=users)
         assert np.isfinite(model.coef_).all()
@@ -195,7 +197,9 @@ def arrays(data):
 def whole_model():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (300, 2))
-    model = LogisticRegression(8.0, 1e-4, classes=[0, 1], insecure_seed=1, solver="whitened-clip", max_gradients=20_000)
+    model = LogisticRegression(
+        8.0, 1e-4, classes=[0, 1], insecure_seed=1, solver=Solver("whitened-clip", max_gradients=20_000)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit(X, X[:, 0] > 0, groups=np.arange(300) // 3).to_dict()

@@ -102,6 +102,8 @@ PAYLOADS = [
     {"estimator": "LogisticRegression.__init__"},
     {"parameters": {"__class__": "os.system"}},
     {"parameters": {"engine": PICKLE}},
+    {"parameters": {"execution": PICKLE}},
+    {"parameters": {"solver": {"__class__": CODE}}},
     {"parameters": {"ledger": "hacked"}},
     {"parameters": {"domain_radius": CODE}},
     {"coef": CODE},

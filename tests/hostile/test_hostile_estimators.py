@@ -10,7 +10,7 @@ from support_estimators import CLASSIFIERS, REGRESSORS
 from support_hostile import SENT, SUBNORMAL, observed, replaced
 from support_solvers import make_users
 
-from userdp import Ball, PrivateStandardScaler, PublicScaler, UserData, losses, minimize
+from userdp import Ball, PrivateStandardScaler, PublicScaler, Solver, UserData, losses, minimize
 from userdp.models.means import private_mean
 
 N_USERS, ROWS = 400, 3
@@ -91,8 +91,17 @@ def test_minimize(loss, sent):
 
     def fit(data):
         bound = None if losses.loss(loss).classifies else 5.0
-        options = {"row_norm": 2.5, "rows_per_user": ROWS, "target_bound": bound, "solver": "whitened-clip"}
-        return minimize(loss, data, Ball(3.0), 8.0, 1e-4, max_gradients=20 * N_USERS * ROWS, insecure_seed=1, **options)
+        options = {"rows_per_user": ROWS, "target_bound": bound}
+        return minimize(
+            loss,
+            data,
+            Ball(3.0),
+            8.0,
+            1e-4,
+            solver=Solver("whitened-clip", max_gradients=20 * N_USERS * ROWS),
+            insecure_seed=1,
+            **options,
+        )
 
     usual, expected = observed(lambda: fit(data))
     result, seen = observed(lambda: fit(replaced(data, 7, *SENT[sent](data.n_features))))

@@ -21,7 +21,7 @@ from userdp.solvers.problem import Problem
 from userdp.solvers.solver import SOLVERS, Phase, Request, SolverPlan
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
 
-SIZES = {"tight": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
+SIZES = {"calibrated": (1500, 6, Budget(6.0, 1e-4)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
 # Gradients a row, for solvers whose plans can be limited; rounds are many otherwise.
 LIMITS = {"accelerated": 4.0, "asi-liu": 40.0, "bassily-sun": 2.0, "levy": 5.0, "example-level": 0.05}
 PROBLEM = Problem(losses.logistic, Ball(5.0), 4, 2.5)
@@ -31,7 +31,7 @@ CASES = [
     pytest.param(*key, sent, id=f"{' '.join(key)}: {sent}")
     for key in SOLVERS
     for sent in SENT
-    if key[1] == "tight" or sent in FEW
+    if key[1] == "calibrated" or sent in FEW
 ]
 
 
@@ -58,7 +58,7 @@ def plan_of(solver, mode):
         return plain_plan(SIZES[mode][0])
     n_users, rows_per_user, budget = SIZES[mode]
     few = {}
-    if mode == "tight" and solver in LIMITS:
+    if mode == "calibrated" and solver in LIMITS:
         few = {"max_gradients": int(LIMITS[solver] * n_users * rows_per_user)}
     return SOLVERS[solver, mode].plan(PROBLEM, n_users, rows_per_user, budget, **few)
 
@@ -100,10 +100,10 @@ def test_the_comparison_notices_a_user_who_counts_too_much(monkeypatch):
     monkeypatch.setattr(local, "_ADDED_UP", ())
     monkeypatch.setattr(ClippedTotal, "__call__", ten_radii)
     data, tape = make_users(1500, rows=(1, 6)), Tape()
-    run("plain", "tight", data, tape, replay=False)
+    run("plain", "calibrated", data, tape, replay=False)
     hostile = replaced(data, 7, *SENT["long"](data.n_features))
     with pytest.raises(AssertionError, match="sensitivities"):
-        run("plain", "tight", hostile, tape, replay=True)
+        run("plain", "calibrated", hostile, tape, replay=True)
 
 
 def test_the_comparison_notices_users_who_change_others(monkeypatch):
@@ -116,6 +116,6 @@ def test_the_comparison_notices_users_who_change_others(monkeypatch):
     monkeypatch.setattr(local, "_ADDED_UP", ())
     monkeypatch.setattr(ClippedGradient, "vectors", leaky)
     data, tape = make_users(1500, rows=(1, 6)), Tape()
-    run("whitened-clip", "tight", data, tape, replay=False)
+    run("whitened-clip", "calibrated", data, tape, replay=False)
     with pytest.raises(AssertionError, match="other users' vectors changed"):
-        run("whitened-clip", "tight", replaced(data, 7, *SENT["nan"](data.n_features)), tape, replay=True)
+        run("whitened-clip", "calibrated", replaced(data, 7, *SENT["nan"](data.n_features)), tape, replay=True)

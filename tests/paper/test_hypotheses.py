@@ -152,7 +152,7 @@ def test_a_bound_outside_of_its_theorem_is_an_estimate():
     for epsilon, told in ((10.0, False), (12.0, True)):
         options = {(o.solver, o.mode): o for o in userdp.plan(epsilon=epsilon, **numbers).options}
         assert options["phased-sgd", "paper"].estimated is told
-        assert options["phased-sgd", "tight"].estimated is False
+        assert options["phased-sgd", "calibrated"].estimated is False
     rng, n = np.random.default_rng(0), 12_500
     data = UserData(rng.normal(size=(n, 3)), rng.integers(0, 2, n).astype(float), np.arange(n + 1))
     for loss, told in ((losses.logistic, False), (losses.hinge, True)):
@@ -175,4 +175,4 @@ def test_plans_show_it():
     outside = {(option["solver"], option["mode"]): option["outside"] for option in told["options"]}
     assert outside["phased-sgd", "paper"] == [f"outside of Theorem 2.1: {EPS}"]
     assert outside["accelerated", "paper"] == [f"outside of Theorem 3.{k}: {EPS}" for k in (1, 2)]
-    assert outside["whitened-clip", "tight"] == outside["phased-sgd", "tight"] == []
+    assert outside["whitened-clip", "calibrated"] == outside["phased-sgd", "calibrated"] == []

@@ -36,6 +36,9 @@ class Priced(Mechanism):
     def start(self, noise):
         raise NotImplementedError
 
+    def sensitivity(self, radius, dimension):
+        raise NotImplementedError
+
     def __post_init__(self, price):
         object.__setattr__(self, "cost", price)
 

@@ -411,3 +411,15 @@ def test_the_grid_stays_coarse_enough_for_large_parts():
     assert a._fine_enough(Cost(gaussian=25.0, pure=(1.0,)), 5e-4) == 5e-4
     little_noise = Cost(subsampled=(Subsampled(1e-6, a.AddedUserMultiplier(0.04), 1),))
     assert a._fine_enough(little_noise + tiny, 5e-4) == 5e-4, "its losses reach 1,250, that is 10^10 cells"
+
+
+@pytest.mark.parametrize(("least", "most"), [(37, 1e7), (4097, 1e7), (0.83, 100.0)])
+def test_the_least_that_is_enough_is_found_from_below(least, most):
+    start = 1 if isinstance(least, int) else 0.1
+    found = a.least_enough(lambda value: value >= least, start, most, tolerance=0.05)
+    assert least <= found <= 1.05 * least
+    assert isinstance(found, type(least))
+
+
+def test_nothing_is_enough_up_to_the_most():
+    assert a.least_enough(lambda value: False, 1, most=1000) is None

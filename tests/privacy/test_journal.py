@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support_curator import BUDGET, SIZE, make_data, mean, plan_of
 
-from userdp import Budget, Curator, Ledger, LogisticRegression, UserData
+from userdp import Budget, Curator, Execution, Ledger, LogisticRegression, UserData
 from userdp.engines.local import LocalEngine
 from userdp.paper.outlier_removal import SampledOutlierRemoval
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
@@ -316,7 +316,9 @@ except BlockingIOError:
 def test_users_who_changed_places_are_noticed_by_their_ids(tmp_path):
     rng = np.random.default_rng(0)
     X, y, ids = rng.uniform(-1, 1, (30_000, 2)), rng.random(30_000) < 0.5, np.repeat(np.arange(3000), 10)
-    model = LogisticRegression(8.0, 1e-6, max_rows_per_user=10, checkpoint=Journal(tmp_path / "j"), verbose=False)
+    model = LogisticRegression(
+        8.0, 1e-6, max_rows_per_user=10, execution=Execution(checkpoint=Journal(tmp_path / "j"), progress=False)
+    )
     model.fit(X, y, groups=ids)
     with pytest.raises(ValueError, match="in the same order"):
         model.fit(X, y, groups=ids[::-1])
@@ -329,7 +331,9 @@ def test_a_journal_of_a_run_that_has_ended_is_not_taken_for_other_data(tmp_path)
     ledger = Ledger(Budget(30.0, 1e-5))
     for checkpoint in (str(tmp_path / "path"), Journal(tmp_path / "journal")):
         before = len(ledger.charges())
-        model = LogisticRegression(8.0, 1e-6, max_rows_per_user=10, checkpoint=checkpoint, ledger=ledger)
+        model = LogisticRegression(
+            8.0, 1e-6, max_rows_per_user=10, execution=Execution(checkpoint=checkpoint), ledger=ledger
+        )
         first = model.fit(X, X[:, 0] > 0, groups=ids).coef_
         if isinstance(checkpoint, Journal):
             np.testing.assert_array_equal(model.fit(X, X[:, 0] > 0, groups=ids).coef_, first)

@@ -1,4 +1,5 @@
 import importlib
+import inspect
 import json
 import math
 import pkgutil
@@ -14,6 +15,8 @@ from userdp.paper.outlier_removal import RadiusSearch
 from userdp.privacy.clip import Clip
 from userdp.privacy.mechanism import Aborted, Mechanism, described
 from userdp.privacy.noise import noise_source
+from userdp.privacy.selection import Allotment
+from userdp.privacy.vocabulary import Vocabulary
 from userdp.statistics.moments import UserMean
 
 
@@ -147,6 +150,22 @@ def test_kinds_are_a_mechanisms_own_and_stay_as_files_know_them():
         "SampledPaperOutlierRemoval": "sampled-paper-outlier-removal",
     }
     assert len(set(kinds.values())) == len(kinds)
+
+
+def test_sensitivity_and_cost_of_every_kind_are_stated_in_one_place():
+    for kind in mechanism_classes():
+        assert f"    {kind.kind} " in Mechanism.__doc__
+        assert list(inspect.signature(kind.sensitivity).parameters) == ["self", "radius", "dimension"]
+        assert inspect.get_annotations(kind.sensitivity)["return"] == "float"
+
+
+def test_what_needs_no_radius_states_its_sensitivity_all_the_same():
+    words, fits = Vocabulary(100, 3.0, 1e-6), Allotment(100, 0.25, 3)
+    for radius, dimension in ((1.0, 1), (7.0, 20)):
+        assert math.sqrt(2) <= words.sensitivity(radius, dimension) < math.sqrt(2) * (1 + 1e-12)
+        assert words.noise[0] * 2.0**-words.bits >= 3.0 * words.sensitivity(radius, dimension)
+        assert RadiusSearch(10, (1.0, 2.0), 8, 3.0).sensitivity(radius, dimension) == 1.0
+        assert fits.cost.gaussian == pytest.approx(3 * fits.sensitivity(radius, dimension) ** 2)
 
 
 def test_a_mechanism_is_described_by_its_kind_and_numbers():

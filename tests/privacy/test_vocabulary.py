@@ -53,7 +53,7 @@ def neighbours(draw):
 def test_one_user_moves_counts_by_at_most_the_sensitivity_and_few_of_them(pair):
     (record, one), (_, other) = map(counts_of, pair)
     moved = [one.get(key, 0) - other.get(key, 0) for key in {*one, *other}]
-    assert sum(m * m for m in moved) <= record.sensitivity**2
+    assert sum(m * m for m in moved) <= record.moved_steps**2
     assert sum(m != 0 for m in moved) <= 2 * record.levels_per_user
     assert max(map(abs, moved), default=0) <= record.weight(1) == 2**record.bits
 
@@ -79,7 +79,7 @@ def test_the_noise_is_opendp_s_and_its_map_certifies_what_is_charged():
     std, threshold = record.noise
     from userdp.privacy.noise import _threshold_measurement
 
-    rho, delta = _threshold_measurement(std, threshold).map((6, record.sensitivity, 2**record.bits))
+    rho, delta = _threshold_measurement(std, threshold).map((6, record.moved_steps, 2**record.bits))
     assert rho <= 1 / (2 * 20.0**2)
     assert 0.9e-7 < delta <= 1e-7
     assert record.cost.gaussian == pytest.approx(1 / 400)

@@ -7,7 +7,7 @@ import pytest
 from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Aborted, Ball, Budget, BudgetExceeded, UserData, losses
+from userdp import Aborted, Ball, Budget, BudgetExceeded, Solver, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.paper import accelerated
 from userdp.paper.accelerated import GradientPhase, GradientSteps, plan_accelerated
@@ -160,7 +160,7 @@ def test_users_of_one_row_do_not_abort(seed):
     rows = rng.normal(size=(20_000, 4)).clip(-3, 3)
     targets = rng.random(20_000) < 1 / (1 + np.exp(-3 * rows[:, 0]))
     data = UserData(rows, targets.astype(float), np.arange(20_001))
-    public = {"row_norm": 2.5, "rows_per_user": 1, "solver": "accelerated", "insecure_seed": seed}
+    public = {"rows_per_user": 1, "solver": Solver("accelerated", row_norm=2.5), "insecure_seed": seed}
     result = minimize("logistic", data, Ball(10.0), 1.0, 1e-6, **public)
     assert not result.aborted
     assert abs(result.weights[0] - 3) < 0.5
@@ -232,7 +232,7 @@ def test_the_paper_s_mode_gives_the_start_on_an_abort():
 def test_samples_learn_within_few_passes():
     data = make_users(30_000, rows=(5, 15))
     allowed = 30_000 * 15
-    arguments = {"row_norm": 2.5, "rows_per_user": 15, "solver": "accelerated", "max_gradients": allowed}
+    arguments = {"rows_per_user": 15, "solver": Solver("accelerated", row_norm=2.5, max_gradients=allowed)}
     result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, **arguments, insecure_seed=0)
     nothing, best = risk(losses.logistic, data, np.zeros(4)), best_risk(losses.logistic, data)
     assert not result.aborted
@@ -256,15 +256,16 @@ def test_gradients_are_counted_from_public_numbers_and_not_below_what_is_compute
     monkeypatch.setattr(accelerated, "MeanGradient", Counting)
     for allowed in (30, 3):
         seen.clear()
-        arguments = {"row_norm": 2.5, "rows_per_user": 10, "solver": "accelerated", "insecure_seed": 1}
-        result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, max_gradients=allowed * 100_000, **arguments)
+        taken = Solver("accelerated", row_norm=2.5, max_gradients=allowed * 100_000)
+        arguments = {"rows_per_user": 10, "solver": taken, "insecure_seed": 1}
+        result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, **arguments)
         assert 0.95 * result.n_gradients <= sum(seen) <= result.n_gradients
 
 
 @pytest.mark.parametrize("l2", [0.01, 0.1, 1.0])
 def test_the_penalised_excess_stays_below_the_bound(l2):
     data = make_users(5_000, rows=(10, 10))
-    arguments = {"row_norm": 2.5, "rows_per_user": 10, "solver": "accelerated", "l2": l2}
+    arguments = {"rows_per_user": 10, "solver": Solver("accelerated", row_norm=2.5), "l2": l2}
     best = best_risk(losses.logistic, data, l2)
     for seed in range(3):
         result = minimize("logistic", data, Ball(10.0), 1.0, 1e-6, **arguments, insecure_seed=seed)

@@ -7,7 +7,7 @@ import pytest
 from cases import ALL_LOSSES, name
 from support_solvers import best_risk, make_users, risk
 
-from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, UserData, losses
+from userdp import Ball, Box, Budget, BudgetExceeded, Curator, Ledger, Solver, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.privacy.accounting import fits
 from userdp.solvers.planner import AUTO, consider
@@ -17,7 +17,7 @@ from userdp.solvers.solver import SOLVERS, run
 pytestmark = pytest.mark.slow
 
 # Where each runs in a test's time: users, rows a user, budget.
-SIZES = {"tight": (2000, 12, Budget(4.0, 1e-5)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
+SIZES = {"calibrated": (2000, 12, Budget(4.0, 1e-5)), "paper": (14_000, 2, Budget(10.0, 1e-4))}
 # Noise on the outcome and nothing else: no test that could fail, and any number of users will do. Privacy rests on the
 # losses' slopes, so losses of one's own are refused.
 OUTPUT_PERTURBATION = {"disjoint-batches", "group-privacy"}
@@ -38,12 +38,12 @@ def limit(solver, n_users, rows_per_user):
     return {"max_gradients": int(LIMITS[solver] * n_users * rows_per_user)} if solver in LIMITS else {}
 
 
-def fit(data, rows_per_user, budget, loss="logistic", domain=None, **options):
+def fit(data, rows_per_user, budget, loss="logistic", domain=None, solver="auto", mode="calibrated", **options):
     domain = domain or Ball(10.0)
     bound = None if losses.loss(loss).classifies else 5.0
-    arguments = {"row_norm": 2.5, "rows_per_user": rows_per_user, "target_bound": bound}
-    arguments |= limit(options.get("solver"), data.n_users, rows_per_user) | options
-    return minimize(loss, data, domain, budget.epsilon, budget.delta, **arguments)
+    taken = Solver(solver, mode=mode, row_norm=2.5, **limit(solver, data.n_users, rows_per_user))
+    arguments = {"rows_per_user": rows_per_user, "target_bound": bound, "solver": taken}
+    return minimize(loss, data, domain, budget.epsilon, budget.delta, **arguments, **options)
 
 
 @EVERY
@@ -53,7 +53,7 @@ def test_the_plan_is_public_certified_and_wastes_no_user(solver, mode):
     plan = SOLVERS[solver, mode].plan(problem, size["n_users"], rows_per_user, budget)
     plan.certified.certify(budget)
     assert all(fits(cost, budget) for cost in plan.certified.costs)
-    if mode == "tight":
+    if mode == "calibrated":
         used = {
             user
             for step in plan.certified.steps
@@ -152,7 +152,7 @@ def test_without_delta_the_default_alone_has_a_plan(solver, mode):
     """docs/known-limits.md says so: all other noise is Gaussian."""
     problem, budget = Problem(losses.logistic, Ball(10.0), 4, 2.5), Budget(1.0, 0.0)
     if SOLVERS[solver, mode].pure:
-        assert (solver, mode) == (AUTO, "tight")
+        assert (solver, mode) == (AUTO, "calibrated")
         assert SOLVERS[solver, mode].plan(problem, 20_000, 10, budget).n_releases > 5
         return
     with pytest.raises(ValueError, match=r"delta"):
@@ -176,16 +176,16 @@ def test_a_seed_repeats_and_is_recorded(solver, mode):
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
 @pytest.mark.parametrize(
-    "solver", [name for (name, mode), one in SOLVERS.items() if mode == "tight" and not one.baseline]
+    "solver", [name for (name, mode), one in SOLVERS.items() if mode == "calibrated" and not one.baseline]
 )
-def test_tight_learns_and_stays_below_its_bound(loss, solver):
+def test_calibrated_learns_and_stays_below_its_bound(loss, solver):
     kind = "classes" if losses.loss(loss).classifies else "numbers"
     train = make_users(10_000, kind=kind, rows=(5, 15))
     result = fit(train, 15, Budget(4.0, 1e-6), loss=loss, insecure_seed=0, solver=solver)
     nothing, best = risk(losses.loss(loss), train, np.zeros(4)), best_risk(losses.loss(loss), train)
     excess = risk(losses.loss(loss), train, result.weights) - best
     assert excess < (0.01 if solver == "whitened-clip" else 0.12) * (nothing - best)
-    if not SOLVERS[solver, "tight"].refines:
+    if not SOLVERS[solver, "calibrated"].refines:
         assert excess < result.bound
     elif losses.loss(loss).smooth:  # what rounding of kinks costs is in no estimate
         assert excess < 3 * result.bound

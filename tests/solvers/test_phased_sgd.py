@@ -9,7 +9,7 @@ from scipy.optimize import minimize as scipy_minimize
 from sklearn.linear_model import LogisticRegression
 from support_solvers import make_users, values_and_slopes
 
-from userdp import Ball, Box, Budget, BudgetExceeded, UserData, losses
+from userdp import Ball, Box, Budget, BudgetExceeded, Solver, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.paper import phased_sgd as tight
 from userdp.paper.preconditioning import Preconditioner
@@ -244,7 +244,7 @@ def test_a_penalised_private_fit_is_near_the_penalised_optimum():
     X = rng.normal(size=(40_000, 3))
     y = rng.random(40_000) < 1 / (1 + np.exp(1 - 2 * X[:, 0] + X[:, 1]))
     data = UserData.from_arrays(X, y, np.repeat(np.arange(8000), 5), fit_intercept=True)
-    options = {"rows_per_user": 5, "row_norm": 2.5, "solver": "phased-sgd", "l2": 0.1, "insecure_seed": 0}
+    options = {"rows_per_user": 5, "solver": Solver("phased-sgd", row_norm=2.5), "l2": 0.1, "insecure_seed": 0}
     result = minimize("logistic", data, Ball(10.0), 8.0, 1e-6, **options)
     penalised, plain = (
         LogisticRegression(C=C, tol=1e-8, max_iter=1000).fit(X, y) for C in (1 / (40_000 * 0.1), np.inf)

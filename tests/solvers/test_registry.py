@@ -6,13 +6,13 @@ import userdp
 from userdp.auditing import auditable
 from userdp.auditing.pairs import mean_pairs
 from userdp.auditing.priced import clip
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import Budget, BudgetExceeded
 from userdp.report.wording import how
 from userdp.solvers import solver as registry
 from userdp.solvers.planner import choose, consider, public_problem
-from userdp.solvers.solver import Solver, register
+from userdp.solvers.solver import SOLVERS, Planner, register
 
-OTHER = Solver("userdp.paper.phased_sgd:plan_phased_sgd", baseline=True)
+OTHER = Planner("userdp.paper.phased_sgd:plan_phased_sgd", baseline=True)
 PROBLEM, BUDGET = public_problem("logistic", 5), Budget(2.0, 1e-6)
 
 
@@ -33,22 +33,33 @@ def forgotten():
 
 def test_a_solver_is_known_by_name_and_is_no_default():
     with pytest.raises(ValueError, match=r"got solver='other'"):
-        consider("other", "tight", PROBLEM, 5000, 5, BUDGET)
-    userdp.register({("other", "tight"): OTHER})
-    assert consider("other", "tight", PROBLEM, 5000, 5, BUDGET).feasible
+        consider("other", "calibrated", PROBLEM, 5000, 5, BUDGET)
+    userdp.register({("other", "calibrated"): OTHER})
+    assert consider("other", "calibrated", PROBLEM, 5000, 5, BUDGET).feasible
     assert choose(PROBLEM, 5000, 5, BUDGET).solver == "whitened-clip"
     shown = [option.solver for option in userdp.plan(5000, 5, 4, 2.0, 1e-6).options]
     assert "other" not in shown
     assert "other" in [option.solver for option in userdp.plan(5000, 5, 4, 2.0, 1e-6, baselines=True).options]
 
 
+def twice_as_much(problem, n_users, rows_per_user, budget):
+    """A planner that does not care what the budget is."""
+    twice = Budget(2 * budget.epsilon, budget.delta)
+    return SOLVERS["phased-sgd", "calibrated"].plan(problem, n_users, rows_per_user, twice)
+
+
+def test_a_plan_beyond_the_budget_is_refused_whoever_made_it():
+    register({("twice", "calibrated"): Planner(f"{__name__}:twice_as_much")})
+    assert isinstance(consider("twice", "calibrated", PROBLEM, 5000, 5, BUDGET).refusal, BudgetExceeded)
+
+
 def test_a_known_name_is_not_given_to_another_solver():
-    register({("other", "tight"): OTHER})
-    register({("other", "tight"): OTHER})  # once more is the same
-    with pytest.raises(ValueError, match="solver='whitened-clip', mode='tight' to be a new one"):
-        register({("unheard-of", "tight"): OTHER, ("whitened-clip", "tight"): OTHER})
-    assert ("unheard-of", "tight") not in registry.SOLVERS
-    assert registry.SOLVERS["whitened-clip", "tight"].pure
+    register({("other", "calibrated"): OTHER})
+    register({("other", "calibrated"): OTHER})  # once more is the same
+    with pytest.raises(ValueError, match="solver='whitened-clip', mode='calibrated' to be a new one"):
+        register({("unheard-of", "calibrated"): OTHER, ("whitened-clip", "calibrated"): OTHER})
+    assert ("unheard-of", "calibrated") not in registry.SOLVERS
+    assert registry.SOLVERS["whitened-clip", "calibrated"].pure
 
 
 def test_its_mechanisms_are_told_in_reports_and_attacked_by_the_audit():

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from support import SilentNoise
 from support_solvers import best_risk, risk
 
-from userdp import Ball, Box, Budget, Curator, Ledger, UserData, losses
+from userdp import Ball, Box, Budget, Curator, Execution, Ledger, Solver, UserData, losses
 from userdp.engines import LocalEngine
 from userdp.models.fitting import minimize
 from userdp.privacy import curator as curators
@@ -57,8 +57,8 @@ def make_users(n_users, rows, truth=TRUTH, seed=0, kind="classes", intercept=Tru
     return UserData.from_arrays(X * scales, y, np.repeat(np.arange(n_users), counts), fit_intercept=intercept)
 
 
-def fit(data, epsilon=1.0, rows=1, loss="logistic", domain=ANYWHERE, delta=DELTA, **options):
-    options = {"solver": "whitened-clip", "insecure_seed": 1} | options
+def fit(data, epsilon=1.0, rows=1, loss="logistic", domain=ANYWHERE, delta=DELTA, max_gradients=None, **options):
+    options = {"solver": Solver("whitened-clip", max_gradients=max_gradients), "insecure_seed": 1} | options
     return minimize(loss, data, domain, epsilon, delta, rows_per_user=rows, **options)
 
 
@@ -435,7 +435,7 @@ def test_it_takes_no_more_gradients_than_allowed_and_than_it_says(passes):
     data = make_users(3000, 2)
     CountingEngine.asked = 0
     most = None if passes is None else passes * 6000
-    result = fit(data, 2.0, 2, max_gradients=most, engine=CountingEngine())
+    result = fit(data, 2.0, 2, max_gradients=most, execution=Execution(engine=CountingEngine()))
     assert 2 * CountingEngine.asked <= result.n_gradients
     assert 2 * CountingEngine.asked > 0.8 * result.n_gradients
     if most is not None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from userdp.privacy.accounting import Budget
-from userdp.solvers.solver import Solver, register
+from userdp.solvers.solver import Planner, register
 
 if TYPE_CHECKING:
     from userdp.auditing.pairs import Pair
 
 
-def _solver(planner: str, fits_gradients: bool = False, most_canaries: int = 192) -> Solver:
-    return Solver(f"userdp_research.{planner}", fits_gradients, baseline=True, most_canaries=most_canaries)
+def _solver(planner: str, fits_gradients: bool = False, most_canaries: int = 192) -> Planner:
+    return Planner(f"userdp_research.{planner}", fits_gradients, baseline=True, most_canaries=most_canaries)
 
 
 def _attacks(budget: Budget) -> list[Pair]:
@@ -23,14 +23,14 @@ def _attacks(budget: Budget) -> list[Pair]:
 
 register(
     {
-        ("asi-liu", "tight"): _solver("asi_liu:plan_asi_liu", fits_gradients=True),
-        ("example-level", "tight"): _solver("example_level:plan_example_level", fits_gradients=True),
-        ("dp-fedavg", "tight"): _solver("fedavg:plan_fedavg", fits_gradients=True),
-        ("disjoint-batches", "tight"): _solver("disjoint_batches:plan_disjoint_batches"),
-        ("group-privacy", "tight"): _solver("group_privacy:plan_group_privacy"),
-        ("bassily-sun", "tight"): _solver("bassily_sun:plan_bassily_sun", fits_gradients=True, most_canaries=32),
-        ("levy", "tight"): _solver("levy:plan_levy", fits_gradients=True, most_canaries=32),
-        ("bassily-sun-local", "tight"): _solver("bassily_sun_local:plan_bassily_sun_local", most_canaries=8),
+        ("asi-liu", "calibrated"): _solver("asi_liu:plan_asi_liu", fits_gradients=True),
+        ("example-level", "calibrated"): _solver("example_level:plan_example_level", fits_gradients=True),
+        ("dp-fedavg", "calibrated"): _solver("fedavg:plan_fedavg", fits_gradients=True),
+        ("disjoint-batches", "calibrated"): _solver("disjoint_batches:plan_disjoint_batches"),
+        ("group-privacy", "calibrated"): _solver("group_privacy:plan_group_privacy"),
+        ("bassily-sun", "calibrated"): _solver("bassily_sun:plan_bassily_sun", fits_gradients=True, most_canaries=32),
+        ("levy", "calibrated"): _solver("levy:plan_levy", fits_gradients=True, most_canaries=32),
+        ("bassily-sun-local", "calibrated"): _solver("bassily_sun_local:plan_bassily_sun_local", most_canaries=8),
     },
     words={
         "winsorized": "Noisy counts tell where most numbers are; each is clipped to there, then a noisy mean.",

@@ -68,7 +68,6 @@ def plan_asi_liu(
         plan_means(n_users, budget, _FEWEST_STEPS, outliers=OUTLIERS, radii=RADII)  # says how many users would do
     n_steps = min(n for n, bound in bounds.items() if bound <= (1 + tolerance) * least)
     plan = plan_means(n_users, budget, n_steps, outliers=OUTLIERS, radii=RADII)
-    plan.certify(budget)
     mean = plan.steps[-1].mechanism
     assert isinstance(mean, OutlierRemoval)
     smoothness, square = smoothness_and_square(problem)

@@ -207,7 +207,7 @@ def winsorized_mean(
 
 def noise_std(mean: Winsorized, box: RotatedRange) -> float:
     """Standard deviation of a coordinate's noise."""
-    return mean.mean_multiplier * mean.sensitivity(np.full(box.size, box.reach))
+    return mean.mean_multiplier * mean.sensitivity(box.reach, box.size)
 
 
 def _plan(problem: Problem, box: RotatedRange, choice: _Choice, n_users: int, budget: Budget) -> SolverPlan:
@@ -224,7 +224,6 @@ def _plan(problem: Problem, box: RotatedRange, choice: _Choice, n_users: int, bu
     # The radius is half of a bin's width.
     phase = Phase("mean", n_users, box.radius, noise_std(mean, box) / box.radius, n_steps=choice.n_steps, **own)
     plan = Plan(n_users, (Step(phase.label, 0, n_users, mean),))
-    plan.certify(budget)
     return SolverPlan(plan, WinsorizedSteps((phase,)), choice.gradients, choice.excess)
 
 

@@ -85,7 +85,6 @@ def plan_bassily_sun_local(problem: Problem, n_users: int, rows_per_user: int, b
     enough = (1 + _TOLERANCE) * min(bounds.values())
     n_steps = next(n_steps for n_steps, bound in bounds.items() if bound <= enough)
     plan, phases = _batches(box, n_users, budget, n_steps)
-    plan.certify(budget)
     curvature, width = _curvature(problem, n_steps)
     loss = problem.loss if width is None else smoothed(problem.loss, width)
     variance = _variance(problem, box, n_users, budget, n_steps)

@@ -117,7 +117,6 @@ def plan_disjoint_batches(problem: Problem, n_users: int, rows_per_user: int, bu
         steps.append(Step(phase.label, first, last, Perturbation(ratio), n_groups=1))
         first = last
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     # One gradient a row, and two more where users are compared with a private gradient.
     gradients = rows_per_user * sum(phase.n_users * (3 if phase.filtered else 1) for phase in phases)
     return SolverPlan(plan, replace(schedule, phases=tuple(phases)), gradients, bound)

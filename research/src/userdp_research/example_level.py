@@ -97,7 +97,6 @@ def _plan(problem: Problem, n_users: int, rows_per_user: int, budget: Budget, be
     step_size, bound = _step_and_bound(*size, rounds, q, multiplier)
     mean = SampledRows(n_users, rows_per_user, q, multiplier, claimed_epsilon(budget), rounds)
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
-    plan.certify(budget)
     ratio = multiplier * mean.sensitivity(1.0, problem.dimension)
     own = {"sampling_probability": q, "step_size": step_size}
     phase = Phase("gradients", n_users, _clip(problem), ratio, n_steps=rounds, **own)

@@ -76,7 +76,6 @@ def plan_fedavg(
     q = choices[rounds]
     mean = _mean(n_users, budget, q, rounds, likely[rounds])
     plan = Plan(n_users, (Step("gradients", 0, n_users, mean),))
-    plan.certify(budget)
     step_size, bound = _step_and_bound(*size, rounds, q, 2 * mean.noise_multiplier)
     clip, ratio = _FIRST_CLIP * problem.lipschitz, mean.noise_std(1.0, problem.dimension)
     own = {"sampling_probability": q, "step_size": step_size}  # of a round; momentum makes 10 times as much of it

@@ -62,7 +62,6 @@ def plan_group_privacy(problem: Problem, n_users: int, rows_per_user: int, budge
         steps.append(Step(phase.label, first, first + n_phase, Perturbation(multiplier), n_groups=1))
         first += n_phase
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     return SolverPlan(plan, replace(schedule, phases=tuple(phases)), n_users * rows_per_user, bound)
 
 

@@ -163,7 +163,6 @@ def _plan(choice: _Choice, n_users: int, budget: Budget) -> SolverPlan:
         steps.append(Step(phases[-1].label, begin, begin + phase.n_users, mean))
         begin += phase.n_users
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     return SolverPlan(plan, PhasedWinsorizedSteps(tuple(phases)), choice.gradients, choice.excess)
 
 

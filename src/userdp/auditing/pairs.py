@@ -104,7 +104,7 @@ def pairs_of(
     name: str, mechanism: Mechanism, read: Reader = _first, weight: float = 1.0, **attacks: tuple[Vectors, Vectors]
 ) -> list[Pair]:
     """Attacks by name, each on D and D', of which `read` sees something; `weight` is of those that find most."""
-    mode = "paper" if isinstance(mechanism, _AS_PUBLISHED) else "tight"
+    mode = "paper" if isinstance(mechanism, _AS_PUBLISHED) else "calibrated"
 
     def play(versions: tuple[Vectors, Vectors], noise: Noise, version: int) -> list[float]:
         return read(mechanism, noise, versions[version])
@@ -278,7 +278,7 @@ def _gate_pairs(budget: Budget) -> list[Pair]:
         return [float(passed)]
 
     return [
-        Pair("AboveThresholdOnce", "tight", "flips", Cost(pure=(epsilon,)), once, 2.0),
-        Pair("GaussianTest", "tight", "flips", Cost(gaussian=1 / multiplier**2), gaussian, 2.0),
-        Pair("AboveThreshold", "tight", "flips", Cost(pure=(epsilon,)), stream, 4.0),
+        Pair("AboveThresholdOnce", "calibrated", "flips", Cost(pure=(epsilon,)), once, 2.0),
+        Pair("GaussianTest", "calibrated", "flips", Cost(gaussian=1 / multiplier**2), gaussian, 2.0),
+        Pair("AboveThreshold", "calibrated", "flips", Cost(pure=(epsilon,)), stream, 4.0),
     ]

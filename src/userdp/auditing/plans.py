@@ -78,7 +78,7 @@ def whole_plan(what: str, plan: Plan, weight: float = 1.0) -> Pair:
             )
         ]
 
-    return Pair(what, "tight", "edges", plan.costs[0], play, weight)
+    return Pair(what, "calibrated", "edges", plan.costs[0], play, weight)
 
 
 def plan_pairs(budget: Budget) -> list[Pair]:
@@ -155,4 +155,4 @@ def _whole_search(budget: Budget) -> Pair:
         return [sum(found.models) + found.refitted + held_out[0] * float(apart)]
 
     dearest = max(plan.certified.costs, key=lambda cost: cost.gaussian)
-    return Pair("PrivateSearchCV", "tight", "edges", dearest, play, _MANY_RELEASES)
+    return Pair("PrivateSearchCV", "calibrated", "edges", dearest, play, _MANY_RELEASES)

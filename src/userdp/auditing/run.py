@@ -47,7 +47,7 @@ class AuditReport:
         return numbers | {"findings": lines}
 
     def __str__(self) -> str:
-        head = f"{'what':<34}{'mode':<7}{'attack':<12}{'claim':>7}{'bound':>8}{'shaped':>8}  verdict"
+        head = f"{'what':<34}{'mode':<12}{'attack':<12}{'claim':>7}{'bound':>8}{'shaped':>8}  verdict"
         return "\n".join([head, *map(_line, self.findings)])
 
 
@@ -67,7 +67,7 @@ def audit(
     """Attack what the library claims to be (epsilon, delta)-DP, and give lower bounds on epsilon from what attacks see.
 
     solver, mechanism: one of them by name, or everything if both are None (`auditable` lists the names);
-    mode: "tight" or "paper", or both if None; runs: of each of two neighbouring data sets, for a mechanism; whole
+    mode: "calibrated" or "paper", or both if None; runs: of each of two neighbouring data sets, for a mechanism; whole
     trainings get fewer; confidence: that no bound of the table is wrong; fast: the strongest attack on each only;
     insecure_seed: repeatable noise instead of that which is shipped, several times as fast.
 
@@ -80,8 +80,8 @@ def audit(
     check_counts(at_least=100, runs=runs)
     if not 0 < confidence < 1:
         raise ValueError(f"Expected 0 < confidence={confidence} < 1.")
-    if mode not in (None, "tight", "paper"):
-        raise ValueError(f'Expected mode="tight" or "paper", got mode={mode!r}.')
+    if mode not in (None, "calibrated", "paper"):
+        raise ValueError(f'Expected mode="calibrated" or "paper", got mode={mode!r}.')
     budget, jobs = Budget(epsilon, delta), []
     if solver is None:
         jobs += _mechanism_jobs(budget, mechanism, mode, runs, fast, insecure_seed)
@@ -146,8 +146,8 @@ def _solver_jobs(
         if not fast and key not in _SLOW:
             jobs.append((f"{key[0]}: edges", partial(audit_edges, *key, budget, **repeated)))
             jobs.append((f"{key[0]}: membership", partial(audit_membership, *key, budget, **repeated)))
-    if not fast and (AUTO, "tight") in chosen:
-        jobs += [(f"{name}: edges", partial(audit_edges, name, "tight", budget, **repeated)) for name in VARIANTS]
+    if not fast and (AUTO, "calibrated") in chosen:
+        jobs += [(f"{name}: edges", partial(audit_edges, name, "calibrated", budget, **repeated)) for name in VARIANTS]
     return jobs
 
 
@@ -155,4 +155,4 @@ def _line(finding: Finding) -> str:
     shaped = "" if finding.shaped is None else f"{finding.shaped:.3f}"
     numbers = f"{finding.claim:>7.3f}{finding.bound:>8.3f}{shaped:>8}"
     verdict = "holds" if finding.holds else "EXCEEDED"
-    return f"{finding.what:<34}{finding.mode:<7}{finding.attack:<12}{numbers}  {verdict}"
+    return f"{finding.what:<34}{finding.mode:<12}{finding.attack:<12}{numbers}  {verdict}"

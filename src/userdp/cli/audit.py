@@ -18,7 +18,7 @@ def audit(
     solver: str | None = _attacked("One solver.", metavar="NAME"),
     mechanism: str | None = _attacked("One mechanism, such as Clip.", metavar="NAME"),
     everything: bool = _attacked("Every mechanism and every solver: hours.", False, "--all"),
-    mode: str | None = _attacked("tight or paper; else both.", metavar="NAME"),
+    mode: str | None = _attacked("calibrated or paper; else both.", metavar="NAME"),
     epsilon: float = o.privacy("What is claimed.", 1.0),
     delta: float = o.privacy("What is claimed; a small one needs more runs.", 1e-2),
     runs: int = o.model("Of each of two data sets.", 20_000),

@@ -27,17 +27,19 @@ from userdp.models import estimators
 from userdp.models.files import save_model
 from userdp.models.intervals import fraction_of
 from userdp.models.linear import LinearModel
+from userdp.models.options import Execution, mode_now
 from userdp.models.sklearn_compat import UtilityWarning
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.solvers import planner
 from userdp.solvers.inference import DEFAULT_FRACTION, with_intervals
+from userdp.solvers.planner import Solver
 
 _CLASSIFIERS = ("logistic", "hinge", "squared_hinge")
 _PARAMETERS = (  # of estimators, that are options of the same name
-    *("epsilon", "delta", "solver", "mode", "max_rows_per_user", "row_norm", "domain_radius", "l2", "max_gradients"),
-    *("insecure_seed", "purpose", "max_weight", "allow_weak", "evaluate", "inference"),
+    *("epsilon", "delta", "max_rows_per_user", "l2", "insecure_seed", "purpose", "max_weight", "allow_weak"),
+    *("evaluate", "inference"),
 )
 _OF_LOSSES = {  # what goes with these only
     **dict.fromkeys(("classes", "class_weight"), _CLASSIFIERS),
@@ -95,7 +97,7 @@ class Fit:
     quantile: float | None = o.model("Which one, with --loss quantile; else the median.")
     threshold: float | None = o.model("Where errors begin to count linearly, with --loss huber; else range / 10.")
     solver: str = o.model("whitened-clip (which auto takes), phased-sgd, accelerated.", "auto", metavar="NAME")
-    mode: str = o.model("tight, or paper for the constants as printed.", "tight", metavar="NAME")
+    mode: str = o.model("calibrated, or paper for the constants as printed.", "calibrated", metavar="NAME")
     max_gradients: o.MaxGradients = None
     engine: o.EngineName = o.model("local, or ray: on a Ray cluster, or one started here.", o.EngineName.local)
     address: str | None = o.model("Of a running Ray cluster: host:6379, or auto; else Ray is started here.")
@@ -153,7 +155,7 @@ def fit(context: typer.Context, given: Fit) -> None:
     show.check_files(*written, read=[given.data, given.public_data])
     made = "No model was written."
     if given.checkpoint is not None:
-        model.set_params(checkpoint=Journal(given.checkpoint, _arguments(context)))
+        _run(model, checkpoint=Journal(given.checkpoint, _arguments(context)))
         made += f" Go on with `userdp resume {given.checkpoint}`."
     with show.working(f"reading {given.data}", given.quiet or given.memory_limit is not None):
         n_users, train = _read(model, table, schema, given)
@@ -239,11 +241,22 @@ def _estimator(given: Fit) -> LinearModel:
         model = estimators.QuantileRegressor(target_range=ends, quantile=quantile)
     model.set_params(
         **{parameter: getattr(given, parameter) for parameter in _PARAMETERS},
+        solver=_solver(given),
+        execution=Execution(progress=False if given.quiet else None),
         fit_intercept=not given.no_intercept,
-        verbose=False if given.quiet else None,
         columns=_described(given.columns, given.column),
     )
     return model
+
+
+def _solver(given: Fit) -> Solver:
+    options = {name: getattr(given, name) for name in ("mode", "row_norm", "domain_radius", "max_gradients")}
+    return Solver(given.solver, **options)
+
+
+def _run(model: LinearModel, **how: Any) -> None:
+    """Let a model run so, and otherwise as before."""
+    model.set_params(execution=replace(Execution.of(model.execution), **how))
 
 
 def _declare(model: LinearModel, table: TableFile, given: Fit) -> Schema:
@@ -287,7 +300,7 @@ def _read(model: LinearModel, table: TableFile, schema: Schema, given: Fit) -> t
     if model.columns is None and not given.row_columns:
         users = replace(_users(model, table, schema, given, cluster), source=source)
         return users.n_users, lambda: model.fit_users(users, schema.features)
-    model.set_params(engine=cluster)
+    _run(model, engine=cluster)
     rows: Any = table
     if model.columns is None:
         rows = columns_of(table, Schema(None, schema.features), given.fill_missing, check=False)
@@ -314,7 +327,7 @@ def _users(
     if cluster is not None and kind_of(table.path) == "Parquet" and given.memory_limit is None:
         elsewhere: RemoteUsers = cluster.from_schema(table.path, schema, **options)
         return elsewhere
-    model.set_params(engine=cluster)
+    _run(model, engine=cluster)
     options |= {"memory_limit": given.memory_limit, "store": given.store, "progress": False if given.quiet else None}
     return UserData.from_schema(table, schema, tell=show.note, **options)
 
@@ -340,6 +353,8 @@ def resume(
     for option, usual in _GONE.items():
         if option in arguments and usual in (None, arguments[place := arguments.index(option) + 1]):
             del arguments[place - 1 : place + 1]
+    if "--mode" in arguments:  # which earlier journals may name as it was called
+        arguments[place] = mode_now(arguments[place := arguments.index("--mode") + 1])
     app = typer.Typer(add_completion=False)
     app.command("fit", cls=o.Command)(fit)
     app([*arguments, *([] if json is None else ["--json", str(json)])], standalone_mode=False)

@@ -17,9 +17,10 @@ from userdp.evaluation.coordinates import MOST_LEVELS, ScoreLayout, check_metric
 from userdp.evaluation.release import evaluation_steps, released_scores
 from userdp.evaluation.row_losses import compared, kind_of, read_rows, scale_of
 from userdp.evaluation.scores import Score, Scores
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import documented, owners, read_targets, read_weights
 from userdp.privacy.accounting import Budget, budget_for
-from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import COVERS_EVALUATION, Statement
@@ -89,7 +90,7 @@ def evaluate(
     confidence: float = 0.95,
     exposure: Any = None,
     ledger: Ledger | str | None = None,
-    engine: Engine | str | None = None,
+    execution: Execution | None = None,
     privacy_unit: str = "user",
     purpose: str = "",
     insecure_seed: int | None = None,
@@ -118,6 +119,7 @@ def evaluate(
     True
     """
     budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    engine = Execution.of(execution).without("evaluate", "checkpoint").engine
     check_purpose(purpose)
     if groups is None:
         owners(None, privacy_unit, 0)  # says that they are missing, before anything else is wrong

@@ -34,11 +34,13 @@ from userdp.data.tables import whole_file
 from userdp.evaluation.scores import Scores
 from userdp.models import estimators
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
+from userdp.models.options import mode_now, parameters_now
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
 from userdp.models.targets import Classes
 from userdp.privacy.accounting import Budget
 from userdp.privacy.statement import AffectedUsers, Statement
+from userdp.solvers.planner import Solver
 from userdp.solvers.solver import Result, Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file
@@ -75,7 +77,7 @@ def save_model(model: LinearModel | Pipeline, path: str | os.PathLike[str]) -> P
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
-    """The estimator, or pipeline, that was saved at `path`, fitted; ledger and engine are not kept."""
+    """The estimator, or pipeline, that was saved at `path`, fitted; ledger and execution are not kept."""
     record = _record_at(path)
     is_pipeline = isinstance(record, dict) and record.get("format") == PIPELINE_FORMAT
     return (pipeline_of if is_pipeline else model_of)(record, str(path))
@@ -186,10 +188,12 @@ def _same(value: Any, usual: Any) -> bool:
 
 def _model(record: dict[str, Any]) -> LinearModel:
     _check_types(record)
-    parameters = dict(record["parameters"])
+    parameters = parameters_now(record["parameters"])
     for name in ("target_range", "classes"):
         if isinstance(parameters.get(name), list):
             parameters[name] = tuple(parameters[name])
+    if isinstance(parameters.get("solver"), dict):
+        parameters["solver"] = Solver(**parameters["solver"])
     if parameters.get("class_weight") is not None:
         parameters["class_weight"] = dict(parameters["class_weight"])
     if parameters.get("columns") is not None:
@@ -239,11 +243,12 @@ def _model(record: dict[str, Any]) -> LinearModel:
         phases=tuple({str(k): float(v) for k, v in phase.items()} for phase in record["phases"]),
         outside=tuple(str(words) for words in record.get("outside", ())),  # files of 0.1 have none
         solver=record["solver"],
-        mode=record["mode"],
+        mode=mode_now(record["mode"]),
         uncertainty=uncertainty,
         affected_users=AffectedUsers.from_list(record["privacy"].get("affected_users")),  # files of 0.1 have none
     )
     facts = {name: record[name] for name in _FACTS}
+    facts["parameters"] = parameters_now(record["parameters"])
     facts["source"] = asdict(Source(**record.get("source", {})))  # which files of 0.1 do not have
     scores = record.get("scores")  # which files of 0.1 do not have
     model.scores_ = None if scores is None else Scores.from_dict(scores)

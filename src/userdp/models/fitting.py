@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,30 +13,28 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from userdp._validate import check_counts
-from userdp.data.schema import matrix
-from userdp.data.source import SHARED, shares_memory
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
 from userdp.losses import Loss, known, weighted
 from userdp.losses import loss as loss_of_name
 from userdp.models.evaluating import HeldOut
 from userdp.models.learned_columns import Preparation
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import documented
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, fits
-from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.curator import Curator
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan
 from userdp.solvers import solver as solvers
 from userdp.solvers.inference import with_intervals
-from userdp.solvers.planner import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
+from userdp.solvers.planner import NOISE_ADVICE, Option, Solver, check_delta, check_use, choose, noise_dominated
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import Result
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 from userdp.solvers.whitening import MOST_FEATURES
+from userdp.statistics.moments import public_moment
 
 # Noise of most coefficients, in units of what a typical residual moves predictions by. Of 72 fits of 300 to 3,000
 # generated users, with four stages of whitening, 22 explained less than a quarter of what could be: 20 of these were
@@ -55,9 +53,6 @@ _TRIES, _LESS = 60, 0.97  # budgets to try for a fit beside what is learned firs
     prediction_scale="See `Problem`.",
     warm_start="Public weights to begin at, of an earlier release say.",
     purpose="What the ledger says that the charge was for.",
-    progress="True shows a progress bar, None shows it on a terminal only.",
-    first="For estimators: what is learned privately before the fit, which makes the rows to fit.",
-    held_out="For estimators: people who are kept from training, and scored with what was found.",
     inference="The fraction of the budget for standard errors (`uncertainty` of the result); None for none.",
 )
 @np.errstate(all="ignore")
@@ -69,26 +64,17 @@ def minimize(
     delta: float | None = None,
     *,
     rows_per_user: int,
-    row_norm: float | None = None,
     target_bound: float | None = None,
     prediction_scale: float | None = None,
-    solver: str = "auto",
-    mode: str = "tight",
-    max_gradients: int | None = None,
     l2: float = 0.0,
     warm_start: np.ndarray | None = None,
     public_X: npt.ArrayLike | None = None,
-    ledger: Ledger | None = None,
-    engine: Engine | str | None = None,
-    purpose: str = "minimize",
-    progress: bool | None = None,
-    insecure_seed: int | None = None,
-    checkpoint: Journal | str | None = None,
-    allow_weak: bool = True,
-    first: Preparation | None = None,
-    held_out: HeldOut | None = None,
     inference: float | None = None,
-    privacy_unit: str = "user",
+    solver: Solver | str = "auto",
+    execution: Execution | None = None,
+    ledger: Ledger | None = None,
+    purpose: str = "minimize",
+    insecure_seed: int | None = None,
 ) -> Result:
     """Weights in `domain` with small expected loss, private for every user.
 
@@ -99,7 +85,7 @@ def minimize(
     >>> rng = np.random.default_rng(0)
     >>> users, X = np.repeat(np.arange(2000), 10), rng.uniform(-1, 1, (20000, 2))
     >>> data = UserData.from_arrays(X, X[:, 0] > X[:, 1], users)
-    >>> result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, row_norm=1.5, rows_per_user=10)
+    >>> result = minimize("logistic", data, Ball(10.0), 2.0, 1e-6, rows_per_user=10)
     >>> bool(result.weights[0] > 0 > result.weights[1]), result.aborted
     (True, False)
     """
@@ -107,19 +93,63 @@ def minimize(
         raise TypeError(
             f"Expected data to be UserData, got {type(data).__name__}: use UserData.from_arrays or .from_table."
         )
-    if not data.has_targets:
-        raise ValueError("Expected data with targets: pass y=, or target=, when loading. Nothing was spent.")
     if not isinstance(domain, Domain):
         raise TypeError(f"Expected domain to be a Ball or a Box, got {domain!r}: use Ball(10.0).")
-    if max_gradients is not None:
-        (max_gradients,) = check_counts(max_gradients=max_gradients)
-    budget = budget_for(epsilon, delta, data.n_users)
+    solver = Solver.of(solver)
+    if solver.domain_radius is not None:
+        raise ValueError("Expected no domain_radius of the solver beside domain: pass Ball(radius) as domain.")
+    bounds = {"target_bound": target_bound, "prediction_scale": prediction_scale, "warm_start": warm_start, "l2": l2}
+    return fitted(
+        loss_of_name(loss) if isinstance(loss, str) else loss,
+        data,
+        domain,
+        budget_for(epsilon, delta, data.n_users),
+        rows_per_user,
+        solver,
+        Execution.of(execution),
+        bounds=bounds,
+        public_X=public_X,
+        inference=inference,
+        ledger=ledger,
+        purpose=purpose,
+        insecure_seed=insecure_seed,
+    )
+
+
+def fitted(
+    loss: Loss,
+    data: UserData | RemoteUsers,
+    domain: Domain,
+    budget: Budget,
+    rows_per_user: int,
+    solver: Solver,
+    execution: Execution,
+    *,
+    bounds: Mapping[str, Any],
+    public_X: npt.ArrayLike | None = None,
+    inference: float | None = None,
+    ledger: Ledger | None = None,
+    purpose: str = "",
+    insecure_seed: int | None = None,
+    allow_weak: bool = True,
+    first: Preparation | None = None,
+    held_out: HeldOut | None = None,
+    privacy_unit: str = "user",
+) -> Result:
+    """`minimize`, with what else estimators have.
+
+    bounds: more of `Problem`; first: what is learned privately before the fit, which makes the rows to fit; held_out:
+    users who are kept from training, and scored with what was found; without allow_weak a plan is refused that promises
+    no useful model.
+
+    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
+    """
+    if not data.has_targets:
+        raise ValueError("Expected data with targets: pass y=, or target=, when loading. Nothing was spent.")
     seed = data.insecure_seed if insecure_seed is None else insecure_seed
     allow_weak = allow_weak or seed is not None  # which spends nobody's budget
     if not allow_weak:
         check_delta(budget, data.n_users, remedy="Leave it out, or pass allow_weak=True.")
-    if isinstance(loss, str):
-        loss = loss_of_name(loss)
     if isinstance(data, UserData) and data.weights is not None and known(loss) is not None:
         loss = weighted(loss)  # which solvers refuse whose proofs do not speak of weights
     shape = data if first is None else first
@@ -127,20 +157,18 @@ def minimize(
         loss,
         domain,
         shape.n_features,
-        math.sqrt(shape.n_features) if row_norm is None else row_norm,
-        target_bound,
-        prediction_scale,
-        warm_start,
-        l2,
+        math.sqrt(shape.n_features) if solver.row_norm is None else solver.row_norm,
         intercept=shape.has_intercept,
-        public_moment=None if public_X is None else _public_moment(public_X, data),
+        public_moment=None if public_X is None else public_moment(public_X, data, MOST_FEATURES),
+        **bounds,
     )
     ledger = Ledger(budget) if ledger is None else ledger
     n_trained = data.n_users - (0 if held_out is None else held_out.n_users)
-    with bar(progress) as tell:
+    checkpoint = execution.checkpoint
+    with bar(execution.progress) as tell:
 
         def chosen(left: Budget) -> Option:
-            return choose(problem, n_trained, rows_per_user, left, solver, mode, max_gradients)
+            return choose(problem, n_trained, rows_per_user, left, solver.name, solver.mode, solver.max_gradients)
 
         before, left = ([], budget) if first is None else first.planned(budget)
         after = () if held_out is None else held_out.steps(data.n_users, budget)
@@ -160,14 +188,14 @@ def minimize(
                 "target_range, or lower columns_fraction. Nothing was spent."
             )
         if not allow_weak:
-            check_use(option, problem, n_trained, rows_per_user, budget, max_gradients)
+            check_use(option, problem, n_trained, rows_per_user, budget, solver.max_gradients)
         curator = Curator(
             data if first is None else first.asked,
             certified,
             ledger,
             budget=budget,  # of the statement: the curator certifies that the plan is within it
             purpose=purpose,
-            engine=engine,
+            engine=execution.engine,
             insecure_seed=insecure_seed,
             checkpoint=checkpoint,
             unit=privacy_unit,
@@ -201,40 +229,6 @@ def _hidden(problem: Problem, option: Option, result: Result) -> bool:
         return noise_dominated(problem, option, result.bound)
     errors = result.weight_errors[: len(result.weight_errors) - problem.intercept]
     return result.signal < 1 or (errors.size > 0 and bool(np.median(errors) > _HIDDEN))
-
-
-def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers) -> np.ndarray:
-    """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features.
-
-    The fewer rows, the more their covariance is drawn to its diagonal: directions that they lack by chance are not
-    taken for empty. A column that does not vary is taken to vary by its size, or if it is 0, as much as others do.
-    """
-    expected = data.n_features - data.has_intercept
-    if isinstance(data, UserData) and shares_memory(public_X, data.rows):
-        raise ValueError(SHARED)
-    rows: Any = public_X.tocsr() if hasattr(public_X, "tocsr") else matrix("public_X", public_X, expected)
-    sparse, rows = hasattr(rows, "tocsr"), rows.astype(np.float64)
-    if sparse and expected <= MOST_FEATURES:
-        sparse, rows = False, rows.toarray()
-    if sparse:
-        rows.sum_duplicates()  # of a copy
-    cells = rows.data if sparse else rows
-    fitting = rows.ndim == 2 and rows.shape[1] == expected and rows.shape[0] > 0
-    if not (fitting and np.isfinite(cells).all() and cells.any()):
-        raise ValueError(
-            f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
-            "missing values. Nothing was spent."
-        )
-    means, variances = mean_variance_axis(rows, axis=0) if sparse else (rows.mean(axis=0), rows.var(axis=0))
-    sizes = np.where(variances > 1e-12 * means**2, variances, means**2)
-    sizes = np.where(sizes > 0, sizes, np.median(sizes[sizes > 0]))
-    means = np.append(means, [1.0] * data.has_intercept)
-    if data.n_features > MOST_FEATURES:
-        return np.asarray(np.append(sizes, [0.0] * data.has_intercept) + means**2)
-    centred, drawn = rows - rows.mean(axis=0), expected / (expected + len(rows))
-    moment = np.outer(means, means)
-    moment[:expected, :expected] += (1 - drawn) * (centred.T @ centred / len(rows)) + drawn * np.diag(sizes)
-    return np.asarray(moment)
 
 
 @contextmanager

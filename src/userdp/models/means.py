@@ -16,11 +16,12 @@ from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
 from userdp.models.intervals import Summary, fraction_of, title_of
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import UtilityWarning, documented
 from userdp.paper.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier, least_enough
 from userdp.privacy.clip import Clip
-from userdp.privacy.curator import Curator, Engine
+from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import Statement
@@ -166,7 +167,7 @@ def private_mean(
     inference: bool | float = False,
     max_rows_per_user: int | None = None,
     ledger: Ledger | None = None,
-    engine: Engine | str | None = None,
+    execution: Execution | None = None,
     insecure_seed: int | None = None,
     purpose: str = "",
 ) -> MeanResult:
@@ -178,8 +179,8 @@ def private_mean(
     length, about 5 standard deviations of a single normal quantity, count as if they were at that length, and those
     beyond twice that, or with missing values, as if they were at the mean. Raises `Aborted` if more than the fraction
     `outliers` of the users are far from the others; too few users for that are averaged at once, without those who are
-    far. Clipping pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe (docs/gallery.md has
-    an example). Where a range is public, cut values off at its ends and pass its width twice: with spread=(30, 30)
+    far. Clipping pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe (docs/measurements.md
+    has an example). Where a range is public, cut values off at its ends and pass its width twice: with spread=(30, 30)
     nobody within 0 to 30 is clipped, for more noise.
 
     With `inference` users at any distance count, the length is up to 16 times as long where users are seen beyond it,
@@ -204,6 +205,7 @@ def private_mean(
             "Nothing was spent."
         )
     budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    engine = Execution.of(execution).without("private_mean", "checkpoint").engine
     fraction = fraction_of(inference, DEFAULT_FRACTION)
     check_purpose(purpose)
     names = column_names(X)

@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
 from userdp.models.means import column_names, mean_of_users
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_rows
 from userdp.privacy.accounting import budget_for
-from userdp.privacy.curator import Engine
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.planner import check_delta
 
@@ -88,7 +88,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     high: npt.ArrayLike | None = None
     max_rows_per_user: int | None = None
     ledger: Ledger | str | None = None
-    engine: Engine | str | None = None
+    execution: Execution | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
     purpose: str = ""
@@ -97,6 +97,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
         budget_for(self.epsilon, self.delta, 1)  # refuses what makes no sense, before anything else
+        engine = Execution.of(self.execution).without(type(self).__name__, "checkpoint").engine
         check_purpose(self.purpose)
         self._warn_of_surroundings(stacklevel=2)
         if groups is None:
@@ -117,7 +118,7 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
         purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
         # Means are at most sqrt(d) from 0, so no two are farther apart than twice that.
         spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
-        run: dict[str, Any] = {"engine": self.engine, "insecure_seed": seed, "unit": self.privacy_unit}
+        run: dict[str, Any] = {"engine": engine, "insecure_seed": seed, "unit": self.privacy_unit}
         run |= {"ledger": self._opened_ledger(), "purpose": purpose}
         released = mean_of_users(data, budget, spread, _OUTLIERS, **run)
         means, squares = np.split(released.mean, 2)

@@ -23,6 +23,7 @@ from sklearn.utils.validation import validate_data
 
 from userdp.data.schema import collected, matrix, numbers
 from userdp.data.sparse import is_sparse, sparse_rows
+from userdp.models.options import refuse_moved, refusing_moved
 from userdp.privacy.ledger import Ledger
 
 _T = TypeVar("_T", bound=Callable[..., Any])
@@ -58,37 +59,29 @@ _PARAMETERS = {
     "existing ledger file; None is a fresh one of (epsilon, delta). All that is learned from the same users adds up: "
     "give a private scaler and a model the same ledger.",
     "privacy_unit": '"user", with `groups` telling who owns which row; or "row", where each row is somebody else\'s.',
-    "solver": '"auto" takes "whitened-clip"; others by name, such as "phased-sgd" and "accelerated", the paper\'s '
-    "(`userdp.plan` shows all).",
-    "mode": '"tight", calibrated; or "paper", with the constants as printed.',
-    "row_norm": "For the paper's solvers, whose accuracy depends on it: about how long a row is, with the intercept's "
-    "1. None takes the root of the number of features, right if they are of size about 1.",
+    "solver": '"auto", or the name of a solver; or `userdp.Solver(...)`, for its options.',
+    "execution": "How it runs, as `userdp.Execution(...)` says: who computes, a journal to go on by, a progress bar. "
+    "It can never change the guarantee.",
     "public_X": "Public rows that are like the users', without the intercept's column: the default solver learns "
     "scales and correlations from them, at no cost. Not kept in the model.",
-    "max_gradients": "An upper limit on the work. Without it passes are saved where they cost no accuracy.",
-    "engine": 'Who computes: None is this process, "ray" a Ray on this machine, `RayEngine(address=...)` a cluster.',
-    "checkpoint": "Path of a journal, by which the same call, after the process was killed, resumes after the last "
-    "recorded release: nothing is charged or released twice. The data must be the same, users in the same order. As "
-    "secret as the data; delete it once the fit has ended: it is then refused for another.",
     "allow_weak": "Go on even if public numbers say that noise dominates the result, or that delta is not below 1 / "
     "number of users, which estimators refuse before anything is charged, unless seeded.",
     "insecure_seed": "Makes everything repeatable and NOTHING PRIVATE; for tests.",
     "purpose": "What it is for, in words that may be shown to anyone: the ledger and what is released name it, with "
     "the names of the file and of the columns as far as they are known.",
-    "verbose": "True shows a progress bar, None shows it on a terminal only.",
     "target_range": 'Public lowest and highest target; those beyond are cut off, and so are predictions. "private" '
     "learns them within the same plan and charge, for `columns_fraction` of the budget.",
 }
 _EXPERT = {
-    *("solver", "mode", "row_norm", "domain_radius", "public_X", "max_gradients", "engine", "checkpoint", "verbose"),
-    *("progress", "insecure_seed", "allow_weak", "unprotected_checks", "target_bound", "prediction_scale"),
-    *("warm_start", "purpose"),
+    *("solver", "execution", "public_X", "insecure_seed", "allow_weak", "unprotected_checks", "target_bound"),
+    *("prediction_scale", "warm_start", "purpose"),
 }
 
 
 def documented(attributes: dict[str, str] | None = None, **own: str) -> Callable[[_T], _T]:
     """Put numpydoc sections into the help of a class or function, before its examples: types and defaults are those of
-    its signature, texts its `own` or the common ones; `attributes` are "name" or "name : type" and text.
+    its signature, texts its `own` or the common ones; `attributes` are "name" or "name : type" and text. Keywords that
+    it had once are refused with their new place.
     """
 
     def add(thing: _T) -> _T:
@@ -100,6 +93,9 @@ def documented(attributes: dict[str, str] | None = None, **own: str) -> Callable
         head, mark, examples = inspect.cleandoc(thing.__doc__ or "").partition(">>>")
         parts = [head.strip(), *(_section(title, entries) for title, entries in sections.items() if entries)]
         thing.__doc__ = "\n\n".join([*parts, *([f"Examples\n--------\n{mark}{examples}"] if examples else [])]) + "\n"
+        if not isinstance(thing, type):
+            return refusing_moved(thing)
+        thing.__init__ = refusing_moved(thing.__init__)  # type: ignore[misc]
         return thing
 
     return add
@@ -124,6 +120,12 @@ class PrivateEstimator(BaseEstimator):
     ledger: Ledger | str | None
 
     _copied = False  # whether `sklearn.base.clone` made it
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as scikit-learn's estimators do."""
+        refuse_moved(params, self.get_params(deep=False))
+        super().set_params(**params)
+        return self
 
     def __sklearn_clone__(self) -> Self:
         """A copy that is not fitted, and knows that it is one."""

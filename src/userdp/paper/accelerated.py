@@ -386,7 +386,6 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
     else:
         steps = _sampled_steps(n_users, budget, choice, other)
     plan = Plan(n_users, (*first, *steps))
-    plan.certify(budget)
     mean = steps[-1].mechanism
     assert isinstance(mean, OutlierRemoval | SampledOutlierRemoval)
     phase = GradientPhase(

@@ -45,8 +45,8 @@ def users_per_step(users: int, rows_per_user: int, steps: int, budget: Budget, f
 
     Paper: Alg. 3, line 4 (K_i); Theorem 4.1 (K_i), which has no factor in front of n_i eps / sqrt(T_i).
     Differs: with the printed factor K_i exceeds n_i unless T_i is about (500 eps ln(..))^2 / ln(1/delta), some 10^8 at
-    eps = 1, though the assumption is said to ensure K_i <= n_i (docs/paper-notes.md). Where it does, all n_i users take
-    part in every step.
+    eps = 1, though the assumption is said to ensure K_i <= n_i (research/docs/paper-notes.md). Where it does, all n_i
+    users take part in every step.
     """
     factor = batch_factor(users, rows_per_user, budget) if factor is None else factor
     return factor * (1 / budget.epsilon + users * budget.epsilon / math.sqrt(steps * math.log(1 / budget.delta)))
@@ -100,7 +100,7 @@ def plan_paper_accelerated(
     if problem.l2 > problem.certain_curvature:
         raise ValueError(
             f'Expected l2={problem.l2} to be 0 for mode="paper" with an intercept, which is not penalised: its theorem '
-            'is of penalties in all directions. Use mode="tight", or fit_intercept=False. Nothing was spent.'
+            'is of penalties in all directions. Use mode="calibrated", or fit_intercept=False. Nothing was spent.'
         )
     if not feasible(problem, n_users, rows_per_user, budget):
         least = smallest_n_users(problem, rows_per_user, budget)
@@ -139,7 +139,6 @@ def plan_paper_accelerated(
         error = forgotten + 8 * variance / (strong * phase.n_steps) + phase.regularizer * distance**2
         distance = min(problem.domain.diameter, math.sqrt(2 * error / strong))
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     beyond = outside("accelerated", problem, n_users, rows_per_user, budget)
     if factor is not None:
         beyond += (f"K_i with {factor:.4g} for the printed 500 ln(n_i^2 m^2 e^eps / delta)",)

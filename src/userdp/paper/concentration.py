@@ -18,6 +18,7 @@ has lighter tails. Thresholds are set from tails of the noise, computed exactly 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from userdp.paper.capped_counts import capped_counts, least_deficit
 from userdp.paper.neighbours import neighbour_counts as neighbour_counts
 from userdp.privacy.noise import Noise, gaussian_std
 
@@ -39,7 +39,6 @@ Tail = Callable[[float, int], float]
 _LARGEST_COORDINATE = 2.0**20
 
 _BLOCK = 4096  # vectors that are weighted at a time
-_FEW = 4000  # vectors of which all pairs are looked at: performance only
 
 # Factors that a search multiplies radii by: products with radii of `check_radius` stay within 2^-500 .. 2^500.
 SMALLEST_FACTOR, LARGEST_FACTOR = 2.0**-100, 2.0**100
@@ -106,32 +105,6 @@ def _ordinary(rows: Vectors, largest: float) -> NDArray[np.bool_]:
     """Which rows have no coordinate above this, and none that is NaN, which spoils a row's largest and smallest."""
     sizes = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
     return np.asarray(sizes <= largest)
-
-
-def counts_up_to(
-    enough: int, vectors: Vectors, radius: float, pivot: Vectors | None = None, whole: int | None = None
-) -> Counts:
-    """min(h_j, enough) of each vector: what is enough for a weight of 1 and for the test need not be told apart.
-
-    With `whole` only their h-index, and each number up to `whole`, are so: see `capped_counts`. The pivot, a guess of
-    the centre, changes the time it takes and nothing else.
-    """
-    if len(vectors) < _FEW:
-        return np.minimum(neighbour_counts(vectors, radius), enough)
-    return capped_counts(vectors, radius, enough, pivot, whole)
-
-
-def clamped_h_index(few: int, enough: int, vectors: Vectors, radius: float) -> int:
-    """The h-index Q of the neighbour counts, between two public numbers: max(few, min(Q, enough)).
-
-    Where Q is `few` or less, which few vectors show, or `enough` and more, most counts need not be found. Replacing one
-    vector changes it by at most 1.
-    """
-    size = len(vectors)
-    lacking = least_deficit(vectors, radius, size - few)
-    if lacking >= size - few:
-        return few
-    return max(few, h_index(counts_up_to(min(enough, size - lacking), vectors, radius, whole=1)))
 
 
 def filtered_mean(vectors: Vectors, counts: Counts, ramp: Ramp) -> Vectors:
@@ -250,19 +223,14 @@ def least_excess(tail: Tail, epsilon: float, probability: float) -> int:
     """
     if not 0 < probability < 1:
         raise ValueError(f"Expected 0 < probability={probability} < 1.")
-    high = 1
-    while tail(epsilon, high) > probability:
-        high *= 2
-        if high > _LARGEST_EXCESS:
-            raise ValueError(
-                f"Expected probability={probability:g} to be within reach of noise with epsilon={epsilon:g}: "
-                "use a larger probability (1e-20 is small enough for anyone) or a larger epsilon."
-            )
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if tail(epsilon, middle) <= probability else (middle, high)
-    return high
+    values = range(1, _LARGEST_EXCESS + 1)
+    below = bisect_left(values, True, key=lambda at_least: tail(epsilon, at_least) <= probability)
+    if below == len(values):
+        raise ValueError(
+            f"Expected probability={probability:g} to be within reach of noise with epsilon={epsilon:g}: "
+            "use a larger probability (1e-20 is small enough for anyone) or a larger epsilon."
+        )
+    return values[below]
 
 
 def gaussian_margin(std: float, failure: float) -> float:

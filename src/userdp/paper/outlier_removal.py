@@ -7,10 +7,10 @@ On all vectors (`OutlierRemoval`, at a given radius or at one that it finds), on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import scipy  # whose parts load when they are used
@@ -26,7 +26,6 @@ _LEAST_TEST_EPSILON = 1e-3  # tails of the test's noise are summed over 120 / ep
 # In a search, a radius at which all but `outliers` vectors are close passes unless the noise is below this many
 # deviations. Failing costs little: the next larger radius is tried.
 _USUAL_NOISE = 2.0
-_CERTAIN_NOISE = 6.0  # deviations from its target beyond which the h-indices of a probe need not be told apart
 
 
 @dataclass(frozen=True)
@@ -122,16 +121,6 @@ class OutlierRemoval(Mechanism):
         return self.margin + self.reach + self.outliers
 
     @property
-    def enough(self) -> int:
-        """What neighbours are counted up to: the test then sees Q up to this, which it cannot tell from K."""
-        return min(self.n_vectors, self.n_vectors - self.outliers + self.reach)
-
-    @property
-    def whole(self) -> int:
-        """So many neighbours give a weight of 1."""
-        return self.n_vectors - self.slack - 1
-
-    @property
     def threshold(self) -> int:
         """What the noisy h-index must reach."""
         return self.n_vectors - self.slack + self.margin
@@ -175,7 +164,6 @@ class _Session(Session):
         self._test = record.test(noise) if record.radii is None else None
         self.drawn_once = self._test if isinstance(self._test, c.AboveThreshold) else None
         self._searched = False
-        self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 
     def release(self, vectors: Vectors, radius: float) -> Vectors:
         if self._searched:
@@ -185,11 +173,10 @@ class _Session(Session):
             raise ValueError(f"Expected {self._record.n_vectors} vectors, as was priced.")
         if self._test is None:
             return self._search(vectors, radius)
-        counted = _counted(vectors, radius, self._record.enough, self._record.whole, self._last)
-        if not self._test.passes(counted.h_index):
+        rows, counts = _counted(vectors, radius)
+        if not self._test.passes(c.h_index(counts)):
             raise Aborted
-        self._last = self._mean(counted, radius)
-        return self._last
+        return self._mean(rows, counts, radius)
 
     def _search(self, vectors: Vectors, radius: float) -> Vectors:
         """Mean and radius, in one vector."""
@@ -197,49 +184,31 @@ class _Session(Session):
         assert record.radii is not None
         assert record.test_std is not None
         radii, std = [radius * factor for factor in record.radii], record.test_std
-        passed: list[tuple[_Counted, float]] = []
+        passed: list[tuple[Vectors, c.Counts, float]] = []
 
         def passes(number: int) -> bool:
-            counted = _counted(vectors, radii[number], record.enough, record.whole)
-            if c.noisy(counted.h_index, std, self._noise) < record.threshold:
+            rows, counts = _counted(vectors, radii[number])
+            if c.noisy(c.h_index(counts), std, self._noise) < record.threshold:
                 return False
-            passed[:] = [(counted, radii[number])]
+            passed[:] = [(rows, counts, radii[number])]
             return True
 
-        first_passing(len(radii), passes)
+        bisect_left(range(len(radii)), True, key=passes)
         if not passed:
             raise Aborted
-        return np.append(self._mean(*passed[0]), passed[0][1])
+        return np.append(self._mean(*passed[0]), passed[0][-1])
 
-    def _mean(self, counted: _Counted, radius: float) -> Vectors:
+    def _mean(self, rows: Vectors, counts: c.Counts, radius: float) -> Vectors:
         """The filtered mean of vectors whose test has passed at this radius, with its noise."""
         record = self._record
-        mean = c.filtered_mean(counted.rows, counted.counts, c.tight_ramp(record.n_vectors, record.slack))
+        mean = c.filtered_mean(rows, counts, c.tight_ramp(record.n_vectors, record.slack))
         return self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.noise_multiplier)
 
 
-class _Counted(NamedTuple):
-    """The vectors, NaN where they are like no other, how many neighbours each has, up to a cap, and their h-index."""
-
-    rows: Vectors
-    counts: c.Counts
-    h_index: int
-
-
-def _counted(vectors: Vectors, radius: float, enough: int, whole: int, pivot: Vectors | None = None) -> _Counted:
-    """What is known of the vectors: an h-index that is exact up to `enough`, weights of numbers up to `whole`."""
+def _counted(vectors: Vectors, radius: float) -> tuple[Vectors, c.Counts]:
+    """The vectors, NaN where they are like no other, and how many neighbours each has."""
     rows = c.comparable(vectors, radius)
-    counts = c.counts_up_to(enough, rows, radius, pivot, whole)
-    return _Counted(rows, counts, c.h_index(counts))
-
-
-def first_passing(stop: int, passes: Callable[[int], bool]) -> int:
-    """The first of 0..stop-1 that passes, by binary search; `stop`, which is never asked for, if none does."""
-    low, high = 0, stop
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle + 1, high)
-    return high
+    return rows, c.neighbour_counts(rows, radius)
 
 
 @dataclass(frozen=True)
@@ -257,7 +226,7 @@ class SampledOutlierRemoval(Mechanism):
     round. Proof: docs/proofs.md, section 10.
     Paper: Alg. 2, lines 3-13 for K_i < n_i, calibrated.
     Differs: Poisson samples instead of sampling with replacement, and no amplification after conditioning on test
-    answers (docs/paper-notes.md).
+    answers (research/docs/paper-notes.md).
     """
 
     kind: ClassVar[str] = "sampled-outlier-removal"
@@ -344,7 +313,6 @@ class _SampledSession(Session):
     def __init__(self, record: SampledOutlierRemoval, noise: Noise) -> None:
         self._record, self._noise = record, noise
         self._open = True
-        self._last: Vectors | None = None  # released mean: near the next one, where steps are short
 
     def choose(self, users: Users) -> Users:
         taking_part = self._noise.poisson_mask(np.full(len(users), self._record.sampling_probability))
@@ -358,16 +326,13 @@ class _SampledSession(Session):
         if batch < record.smallest_batch:
             # The Poisson mask alone decides this, and its probability is part of `failure`.
             raise Aborted("A random batch was too small, which is rare and not due to the data.")
-        enough, whole = batch - record.outliers + math.ceil(record.reach), batch - record.slack - 1
-        counted = _counted(vectors, radius, min(batch, enough), whole, self._last)
-        deficit = batch - counted.h_index
-        if c.noisy(deficit, record.deficit_std, self._noise) > record.slack - record.margin:
+        rows, counts = _counted(vectors, radius)
+        if c.noisy(batch - c.h_index(counts), record.deficit_std, self._noise) > record.slack - record.margin:
             raise Aborted
         self._open = True
         ramp = c.minibatch_ramp(batch, record.slack, record.fraction)
-        mean = c.filtered_mean(counted.rows, counted.counts, ramp)
-        self._last = self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.added_user_multiplier)
-        return self._last
+        mean = c.filtered_mean(rows, counts, ramp)
+        return self._noise.gaussian(mean, record.sensitivity(radius, mean.size), record.added_user_multiplier)
 
 
 def radius_grid(smallest: float, largest: float, ratio: float = 1.2) -> tuple[float, ...]:
@@ -388,8 +353,7 @@ class RadiusSearch(Mechanism):
 
     The radii are in units of the radius given at release time (a theoretical one, say). The last one is never probed:
     it is the answer if no other one reaches the target, so let it be large enough. A probe is
-    max(few, min(Q(r), enough)) + N(0, noise_std^2) with public numbers around the target, and Q(r) has sensitivity 1
-    whatever r is, so has Q(r) between them.
+    Q(r) + N(0, noise_std^2), and Q(r) has sensitivity 1 whatever r is.
 
     Guarantee: ceil(log2(number of radii)) / noise_std^2 (Gaussian), for any vectors. The answer is one of the public
     radii and tells nothing else. Proof: docs/proofs.md, section 11.
@@ -410,16 +374,6 @@ class RadiusSearch(Mechanism):
             raise ValueError(f"Expected 0 < target={self.target} <= n_vectors={self.n_vectors}.")
 
     @property
-    def enough(self) -> int:
-        """What neighbours are counted up to: a probe that finds so many passes, but once in a billion."""
-        return min(self.n_vectors, self.target + math.ceil(_CERTAIN_NOISE * self.noise_std))
-
-    @property
-    def few(self) -> int:
-        """What an h-index below is not told apart: a probe that finds so few fails, but once in a billion."""
-        return max(0, self.target - math.ceil(_CERTAIN_NOISE * self.noise_std))
-
-    @property
     def probes(self) -> int:
         """How often the h-index is asked for at most."""
         return math.ceil(math.log2(len(self.radii)))
@@ -427,6 +381,10 @@ class RadiusSearch(Mechanism):
     @property
     def cost(self) -> Cost:
         return Cost(gaussian=math.nextafter(self.probes / self.noise_std**2, math.inf) if self.probes else 0.0)
+
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """Of an h-index, at any radius."""
+        return 1.0
 
     def start(self, noise: Noise) -> _SearchSession:
         return _SearchSession(self, noise)
@@ -447,8 +405,7 @@ class _SearchSession(Session):
             raise ValueError(f"Expected {record.n_vectors} vectors, as was priced.")
 
         def passes(number: int) -> bool:
-            rows = c.comparable(vectors, radii[number])
-            reached = c.clamped_h_index(record.few, record.enough, rows, radii[number])
-            return c.noisy(reached, record.noise_std, self._noise) >= record.target
+            _, counts = _counted(vectors, radii[number])
+            return c.noisy(c.h_index(counts), record.noise_std, self._noise) >= record.target
 
-        return np.array([radii[first_passing(len(radii) - 1, passes)]])
+        return np.array([radii[bisect_left(range(len(radii) - 1), True, key=passes)]])

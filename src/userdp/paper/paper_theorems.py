@@ -164,6 +164,6 @@ def too_few(
     return BudgetExceeded(
         f'Expected more than n_users={n_users} for {solver} in mode="paper" at epsilon={budget.epsilon:g}, '
         f"delta={budget.delta:g} and {rows_per_user} rows per user: {remedy}, since each of the floor(log2 n) phases "
-        f'needs {need}. mode="tight" needs far fewer. Nothing was spent.',
+        f'needs {need}. mode="calibrated" needs far fewer. Nothing was spent.',
         enough_users=least,
     )

@@ -352,7 +352,6 @@ def _plan(problem: Problem, choice: _Choice, n_users: int, rows_per_user: int, b
         progress = problem.typical_curvature * phases[0].step_size * n_steps * problem.n_features / 4
         preconditioner = Preconditioner(error, ridge, progress)
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     beyond = ("how steep l2 is in whitened coordinates is estimated",) if problem.l2 and preconditioner else ()
     schedule = GroupPasses(tuple(phases), preconditioner)
     return SolverPlan(plan, schedule, n_users * rows_per_user, choice.bound, outside=beyond)

@@ -64,7 +64,6 @@ def plan_paper_phased_sgd(problem: Problem, n_users: int, rows_per_user: int, bu
         constants += distance**2 / (2 * step_size * n_steps) + step_size * lipschitz**2 / 2
         distance = min(diameter, math.sqrt(problem.dimension) * (ratio * radius))
     plan = Plan(n_users, tuple(steps))
-    plan.certify(budget)
     # L R (1/sqrt(n m eps) + sqrt(d ln(1/delta)) / (sqrt(n m) eps)), without the constants and logarithms of O~.
     private = math.sqrt(problem.dimension * math.log(1 / delta)) / (math.sqrt(n_rows) * epsilon)
     bound = lipschitz * diameter * (1 / math.sqrt(n_rows * epsilon) + private)

@@ -80,6 +80,28 @@ class Mechanism(ABC):
 
     kind: its name in files, which outlives the class's; n_vectors: how many vectors it was priced for, all it gets or
     those a Poisson sample is drawn from; rounds: how often a session may release.
+
+    What privacy rests on is stated by two methods, for neighbours of whom one user's whole data is replaced:
+    `sensitivity(radius, dimension)` is how far, at most, what gets the noise of a round moves, whatever the data and
+    rounding included: in 2-norm for Gaussian noise, in 1-norm for Laplace noise; `cost` is what a whole session costs.
+    With z the noise multiplier, std / sensitivity, of each of T rounds (proofs: these sections of docs/proofs.md):
+
+    kind                            what moves by the sensitivity     cost                            proof
+    clip                            the mean of clipped vectors       T / z^2                         13
+    clip, acute                     the same, by less                 T / z^2                         22
+    clip, laplace                   the same, in 1-norm               T times 1/z (pure)              27
+    clip, of samples                the sum / expected number         T sampled steps of 2z           21
+    vocabulary                      all counts of users               1 / z^2, failure                29
+    allotment                       fits, as the Gaussian of noise 1  T times sensitivity^2           32
+    radius-search                   an h-index                        probes / z^2                    11
+    outlier-removal                 the filtered mean                 T / z^2, tests, failure         8, 9, 14, 16
+    sampled-outlier-removal *       the filtered mean                 T sampled steps, failure        10
+    paper-outlier-removal           the mean of selected vectors      T / z^2, tests, failure         15
+    sampled-paper-outlier-removal * the mean of selected vectors      T sampled steps, tests, failure 26
+
+    * Where a cost has sampled steps, their multipliers are in units of *adding* a user to the sample (`Subsampled`).
+    These two state their sensitivity in that unit too, as their proofs do; `added_to_replaced` converts, where the two
+    units are in a fixed ratio.
     """
 
     kind: ClassVar[str]
@@ -100,6 +122,10 @@ class Mechanism(ABC):
     def block(self) -> int | None:
         """How many vectors a session wants at once: the others come before, through its `add`; None for all."""
         return None
+
+    @abstractmethod
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """How far, at most, a user moves what gets a round's noise, for vectors of so many numbers at this radius."""
 
     @property
     @abstractmethod

@@ -79,6 +79,10 @@ class Allotment(Mechanism):
     def cost(self) -> Cost:
         return Cost(gaussian=math.nextafter(self.rounds * self.mu_squared, math.inf))
 
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """Of the Gaussian release of standard deviation 1 that costs as much as a fit."""
+        return math.sqrt(self.mu_squared)
+
     def start(self, noise: Noise) -> NoReturn:
         raise RuntimeError("Expected fits, each on a ledger of its part (privacy.selection): this releases no vectors.")
 

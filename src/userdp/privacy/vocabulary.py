@@ -63,14 +63,18 @@ class Vocabulary(Mechanism):
         return math.isqrt(4**self.bits // n_levels)
 
     @property
-    def sensitivity(self) -> int:
+    def moved_steps(self) -> int:
         """How far, at most, a replaced user moves all counts together (l2), in steps: sqrt(2) users, rounded up."""
         return math.isqrt(2 * 4**self.bits) + 1
+
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """The same in users; whatever the radius."""
+        return self.moved_steps * 2.0**-self.bits
 
     @property
     def noise(self) -> tuple[float, int]:
         """Standard deviation and threshold of counts, in steps, as OpenDP's privacy map certifies them."""
-        moved = (2 * self.levels_per_user, self.sensitivity, self.weight(1))
+        moved = (2 * self.levels_per_user, self.moved_steps, self.weight(1))
         return threshold_noise(self.noise_multiplier, self.failure, *moved)
 
     @property

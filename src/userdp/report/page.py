@@ -20,6 +20,7 @@ from userdp.data.tables import check_place, whole_file
 from userdp.report import plots, wording
 from userdp.report.facts import facts_of
 from userdp.report.record import NAMELESS, checked, clean, feature_names, number, output_names, positive, power, real
+from userdp.solvers.planner import Solver
 
 Model = Mapping[str, Any]
 
@@ -298,14 +299,15 @@ def _code(model: Model) -> str:
     """The call that fits such a model."""
     name, described, lines = clean(model["estimator"]), model["parameters"].get("columns"), ""
     for key, value in model["parameters"].items():
-        shown = clean(repr(value))
+        shown = clean(repr(Solver(**value) if key == "solver" and isinstance(value, dict) else value))
         if len(shown) > 200:
             shown = f"...  # a {type(value).__name__} too long to show here"
         if key == "class_weight" and value:  # pairs, in files
             shown = f"dict({shown})"
         lines += f"    {clean(key)}={'columns' if key == 'columns' and described is not None else shown},\n"
     owners = ", groups=user_ids" if model["privacy"]["unit"] == "user" else ""
-    head, rows = f"from userdp import {name}\n", "X"
+    names = [name, *(["Solver"] if isinstance(model["parameters"].get("solver"), dict) else [])]
+    head, rows = f"from userdp import {', '.join(names)}\n", "X"
     if described is not None:
         rows, columns = "table", "...  # a description that cannot be read"
         try:
@@ -314,7 +316,7 @@ def _code(model: Model) -> str:
             made = None
         if made is not None:
             kinds = sorted({type(column).__name__ for column in made.values()})
-            head = f"from userdp import {', '.join([*kinds, 'Columns', name])}\n"
+            head = f"from userdp import {', '.join([*kinds, 'Columns', *names])}\n"
             columns = "Columns({\n" + "".join(f"    {key!r}: {value!r},\n" for key, value in made.items()) + "})"
         head += f"\ncolumns = {columns}"
     return f"{head}\nmodel = {name}(\n{lines})\nmodel.fit({rows}, y{owners})"

@@ -34,7 +34,7 @@ def plot_plan(
     roof = 2 * max((bound for line in lines.values() for bound in line if np.isfinite(bound)), default=1.0)
     for position, ((solver, mode), line) in enumerate(lines.items()):
         colour, fits = COLOURS[position % len(COLOURS)], np.isfinite(line)
-        style = "-" if mode == "tight" else ":"
+        style = "-" if mode == "calibrated" else ":"
         axes.plot(epsilons, np.where(fits, line, np.nan), style, marker=".", color=colour, label=f"{solver}, {mode}")
         heights = np.full(len(line), roof * 1.3**position)
         axes.plot(epsilons[~fits], heights[~fits], "x", color=colour, markersize=5)

@@ -11,6 +11,7 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 from userdp.evaluation.scores import Scores
+from userdp.models.options import mode_now, parameters_now
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.statement import AffectedUsers, Tradeoff, right_guess
 from userdp.solvers.solver import PROVEN
@@ -62,6 +63,8 @@ def _completed(record: Any) -> dict[str, Any]:
         _check(fine and all(map(math.isfinite, errors + whole["shrunk"])), "covariances of the weights of one output")
     if whole["bound_is_estimate"] is None:
         whole["bound_is_estimate"] = whole["solver"] not in PROVEN
+    whole["parameters"] = parameters_now(whole["parameters"])
+    whole["mode"] = mode_now(whole["mode"])
     scores = None if whole["scores"] is None else Scores.from_dict(whole["scores"])
     return whole | {"std_err": errors, "scores": scores, "privacy": _completed_privacy(whole["privacy"])}
 

@@ -425,7 +425,7 @@ def with_intervals(
     left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta), budget.delta)
     for _ in range(_TRIES):
         option = choose(left)
-        if (option.solver, option.mode) != (AUTO, "tight"):
+        if (option.solver, option.mode) != (AUTO, "calibrated"):
             raise ValueError(
                 f'Expected solver="auto" for standard errors, got {option.solver!r}, mode={option.mode!r}: leave them, '
                 "or inference, out. Nothing was spent."
@@ -441,7 +441,7 @@ def with_intervals(
         n_gradients = option.plan.n_gradients + len(_PARTS) * n_users * rows_per_user
         schedule = replace(schedule, intervals=planned)
         longer = replace(option.plan, certified=plan, schedule=schedule, n_gradients=n_gradients)
-        return replace(option, planned=longer, n_gradients=n_gradients, n_releases=longer.n_releases)
+        return replace(option, planned=longer)
     raise BudgetExceeded(
         "Expected a budget with room for standard errors besides samples of users: leave max_gradients out. Nothing "
         "was spent."

@@ -9,7 +9,7 @@ measured; of all others an estimate, no theorem.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from userdp._validate import check_counts
@@ -31,14 +31,83 @@ _MOST_TIMES = 64  # as much is looked for of what was too little
 _WORTH_SAYING = 0.002  # rarer classes are not spoken of
 
 
+@dataclass(frozen=True, repr=False)
+class Solver:
+    """How weights are found. All of it is public, and none of it can make the guarantee weaker.
+
+    >>> Solver("accelerated", mode="paper", row_norm=2.5)
+    Solver('accelerated', mode='paper', row_norm=2.5)
+
+    Parameters
+    ----------
+    name : str
+        "auto" takes "whitened-clip"; others by name, such as "phased-sgd" and "accelerated", the paper's
+        (`userdp.plan` shows all).
+    mode : str
+        "calibrated", with noise and constants that the accountant finds to be enough; or "paper", with the constants
+        as printed.
+    row_norm : float or None
+        For the paper's solvers, whose accuracy depends on it: about how long a row is, with the intercept's 1. None
+        takes the root of the number of features, right if they are of size about 1.
+    domain_radius : float or None
+        How long the vector of all weights may be. None is no limit for the default solver; for the paper's solvers,
+        whose accuracy depends on it, it takes 10, times half of the target range where there is one. `minimize`, which
+        takes a domain, has none.
+    max_gradients : int or None
+        An upper limit on the work. Without it passes are saved where they cost no accuracy.
+    """
+
+    name: str = "auto"
+    _: KW_ONLY
+    mode: str = "calibrated"
+    row_norm: float | None = None
+    domain_radius: float | None = None
+    max_gradients: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("name", "mode"):
+            if not isinstance(getattr(self, field), str):
+                raise TypeError(f"Expected {field} of a Solver to be text, got {getattr(self, field)!r}.")
+        if self.max_gradients is not None:
+            (count,) = check_counts(max_gradients=self.max_gradients)
+            object.__setattr__(self, "max_gradients", count)
+
+    @classmethod
+    def of(cls, solver: Any) -> Solver:
+        """What a parameter `solver` says: a record, or a name for the usual options."""
+        if isinstance(solver, cls):
+            return solver
+        if not isinstance(solver, str):
+            raise TypeError(
+                f'Expected solver to be "auto", the name of a solver, or userdp.Solver(...), got {solver!r}. Nothing '
+                "was spent."
+            )
+        return cls(solver)
+
+    @property
+    def radius(self) -> float:
+        """Of the weights that are learned where none is declared: whitened-clip needs none, others do."""
+        free = self.mode == "calibrated" and self.name in ("auto", AUTO)
+        return _NO_LIMIT if free else _USUAL_RADIUS
+
+    @property
+    def as_json(self) -> str | dict[str, Any]:
+        """What model files hold: the name, or, where there is more to say, what is not as usual."""
+        changed = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+        return self.name if set(changed) <= {"name"} else changed
+
+    def __repr__(self) -> str:
+        changed = {"name": self.name} if isinstance(self.as_json, str) else {"name": self.name} | self.as_json
+        words = [repr(changed.pop("name")), *(f"{name}={value!r}" for name, value in changed.items())]
+        return f"Solver({', '.join(words)})"
+
+
 @dataclass(frozen=True)
 class Option:
     """What one solver would do.
 
     bound: on the expected excess risk, for rows, targets and weights within the declared bounds; of solvers whose
     `estimated` is true no bound but what is expected;
-    noise_std: of the last release, in units of the features, if users are as far apart as theory expects;
-    n_gradients: at most; n_releases;
     refusal: the error if there is no plan; enough_users, enough_epsilon: about how many users, or how large an epsilon,
     would then do.
     """
@@ -47,15 +116,29 @@ class Option:
     mode: str
     planned: SolverPlan | None = None
     bound: float = math.inf
-    noise_std: float = math.inf
-    n_gradients: int = 0
-    n_releases: int = 0
     refusal: ValueError | None = None
     enough_epsilon: float | None = None
 
     @property
     def feasible(self) -> bool:
         return self.refusal is None
+
+    @property
+    def noise_std(self) -> float:
+        """Of the last release, in units of the features, if users are as far apart as theory expects."""
+        if self.planned is None:
+            return math.inf
+        last = self.planned.phases[-1]
+        return last.noise_ratio * last.radius
+
+    @property
+    def n_gradients(self) -> int:
+        """At most."""
+        return 0 if self.planned is None else self.planned.n_gradients
+
+    @property
+    def n_releases(self) -> int:
+        return 0 if self.planned is None else self.planned.n_releases
 
     @property
     def estimated(self) -> bool:
@@ -101,7 +184,7 @@ def consider(
     if (solver, mode) not in SOLVERS:
         solvers = ", ".join(sorted({f'"{name}"' for name, _ in SOLVERS}))
         raise ValueError(
-            f'Expected solver="auto" or one of {solvers}, and mode="tight" or "paper"; got solver={solver!r}, '
+            f'Expected solver="auto" or one of {solvers}, and mode="calibrated" or "paper"; got solver={solver!r}, '
             f"mode={mode!r}."
         )
     n_users, rows_per_user = check_counts(n_users=n_users, rows_per_user=rows_per_user)
@@ -111,9 +194,8 @@ def consider(
     if problem.l2 and not chosen.penalizes:
         message = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
         return replace(option, refusal=ValueError(f"{message} Nothing was spent."))
-    limit = {"max_gradients": max_gradients} if chosen.fits_gradients else {}
     try:
-        plan = chosen.plan(problem, n_users, rows_per_user, budget, **limit)
+        plan = chosen.plan(problem, n_users, rows_per_user, budget, max_gradients)
     except ValueError as error:
         return replace(option, refusal=error.with_traceback(None))
     if max_gradients is not None and plan.n_gradients > max_gradients:
@@ -121,14 +203,7 @@ def consider(
         return replace(option, refusal=ValueError(f"{message} {rows_per_user} rows. Nothing was spent."))
     # Never more than (Lipschitz constant) (diameter).
     bound = plan.bound if plan.bound_with_constants is None else plan.bound_with_constants
-    return replace(
-        option,
-        planned=plan,
-        bound=min(problem.lipschitz * problem.domain.diameter, float(bound)),
-        noise_std=plan.phases[-1].noise_ratio * plan.phases[-1].radius,
-        n_gradients=plan.n_gradients,
-        n_releases=plan.n_releases,
-    )
+    return replace(option, planned=plan, bound=min(problem.lipschitz * problem.domain.diameter, float(bound)))
 
 
 def choose(
@@ -137,12 +212,12 @@ def choose(
     rows_per_user: int,
     budget: Budget,
     solver: str = "auto",
-    mode: str = "tight",
+    mode: str = "calibrated",
     max_gradients: int | None = None,
 ) -> Option:
     """The plan of this solver, or of the one that auto takes; raises if there is none."""
-    names = [AUTO] if mode == "tight" else [name for name, kind in SOLVERS if kind == mode]
-    names = names if solver == "auto" else [solver]
+    names = [AUTO] if mode == "calibrated" else [name for name, kind in SOLVERS if kind == mode]
+    names = (names if solver == "auto" else []) or [solver]
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name in names]
     feasible = [option for option in options if option.feasible]
     if feasible:
@@ -208,7 +283,7 @@ class Comparison:
 
     @property
     def choice(self) -> Option | None:
-        taken = (option for option in self.options if (option.solver, option.mode) == (AUTO, "tight"))
+        taken = (option for option in self.options if (option.solver, option.mode) == (AUTO, "calibrated"))
         return next((option for option in taken if option.feasible), None)
 
     @property
@@ -228,14 +303,15 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the plans themselves."""
+        names = (
+            *("solver", "mode", "bound", "noise_std", "n_gradients", "n_releases", "refusal", "enough_epsilon"),
+            *("estimated", "outside", "feasible", "enough_users"),
+        )
         options = []
         for option in self.options:
-            row = {
-                name: None if value == math.inf else value for name, value in vars(option).items() if name != "planned"
-            }
-            row |= {"estimated": option.estimated, "outside": list(option.outside)}
+            row: dict[str, Any] = {name: getattr(option, name) for name in names}
             row["refusal"] = None if option.feasible else str(option.refusal)
-            options.append(row | {"feasible": option.feasible, "enough_users": option.enough_users})
+            options.append({name: None if value == math.inf else value for name, value in row.items()})
         return {
             "n_users": self.n_users,
             "rows_per_user": self.rows_per_user,
@@ -251,9 +327,9 @@ class Comparison:
 
     def __str__(self) -> str:
         width = max(12, *(len(option.solver) + 1 for option in self.options))
-        lines = [f"{'solver':<{width}}{'mode':<7}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}"]
+        lines = [f"{'solver':<{width}}{'mode':<12}{'excess':>9}{'noise':>10}{'gradients':>15}{'releases':>10}"]
         for option in self.options:
-            name = f"{option.solver:<{width}}{option.mode:<7}"
+            name = f"{option.solver:<{width}}{option.mode:<12}"
             if option.feasible:
                 numbers = f"{excess(option):>9}{option.noise_std:>10.2g}{option.n_gradients:>15,}"
                 lines.append(f"{name}{numbers}{option.n_releases:>10,}")
@@ -356,11 +432,6 @@ def plan(
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
     size = (problem, n_users, rows_per_user, budget)
     return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))
-
-
-def default_radius(solver: str, mode: str = "tight") -> float:
-    """Radius of the weights' ball where none is declared: whitened-clip needs none, others do."""
-    return _NO_LIMIT if mode == "tight" and solver in ("auto", AUTO) else _USUAL_RADIUS
 
 
 def public_problem(

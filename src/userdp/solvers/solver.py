@@ -271,7 +271,7 @@ def carry_out(releases: Releases[T], curator: Curator, progress: Progress | None
 
 
 @dataclass(frozen=True)
-class Solver:
+class Planner:
     """A planner, "module:function"; the module also has `feasible` unless any number of users will do.
 
     `fits_gradients`: whether a plan can be fitted into a number of gradients; `penalizes`: whether l2 may be > 0;
@@ -289,11 +289,23 @@ class Solver:
     most_canaries: int = 192
 
     @property
-    def plan(self) -> Callable[..., SolverPlan]:
-        """From public numbers to a certified plan."""
+    def uncertified(self) -> Callable[..., SolverPlan]:
+        """The planner itself, with options of its own."""
         module, _, function = self.planner.partition(":")
         planner: Callable[..., SolverPlan] = getattr(import_module(module), function)
         return planner
+
+    def plan(
+        self, problem: Problem, n_users: int, rows_per_user: int, budget: Budget, max_gradients: int | None = None
+    ) -> SolverPlan:
+        """From public numbers to a plan that is certified for the budget: here, whatever the planner computed.
+
+        The limit on gradients is for planners that can fit into one.
+        """
+        limit = {"max_gradients": max_gradients} if self.fits_gradients else {}
+        made = self.uncertified(problem, n_users, rows_per_user, budget, **limit)
+        made.certified.certify(budget)
+        return made
 
     def feasible(self, problem: Problem, n_users: int, rows_per_user: int, budget: Budget) -> bool:
         """Whether there are users enough for a plan. Where a solver does not say, any will do if delta > 0."""
@@ -302,22 +314,24 @@ class Solver:
 
 
 SOLVERS = {
-    ("accelerated", "tight"): Solver("userdp.paper.accelerated:plan_accelerated", fits_gradients=True, penalizes=True),
-    ("whitened-clip", "tight"): Solver(
+    ("accelerated", "calibrated"): Planner(
+        "userdp.paper.accelerated:plan_accelerated", fits_gradients=True, penalizes=True
+    ),
+    ("whitened-clip", "calibrated"): Planner(
         "userdp.solvers.whitened_clip:plan_whitened_clip", fits_gradients=True, penalizes=True, refines=True, pure=True
     ),
-    ("phased-sgd", "tight"): Solver("userdp.paper.phased_sgd:plan_phased_sgd", penalizes=True),
-    ("accelerated", "paper"): Solver(
+    ("phased-sgd", "calibrated"): Planner("userdp.paper.phased_sgd:plan_phased_sgd", penalizes=True),
+    ("accelerated", "paper"): Planner(
         "userdp.paper.accelerated_paper:plan_paper_accelerated", fits_gradients=True, penalizes=True, most_canaries=8
     ),
-    ("phased-sgd", "paper"): Solver("userdp.paper.phased_sgd_paper:plan_paper_phased_sgd", most_canaries=8),
+    ("phased-sgd", "paper"): Planner("userdp.paper.phased_sgd_paper:plan_paper_phased_sgd", most_canaries=8),
 }
 WORDS: dict[str, str] = {}
 ATTACKS: list[Callable[[Budget], list[Any]]] = []
 
 
 def register(
-    solvers: Mapping[tuple[str, str], Solver],
+    solvers: Mapping[tuple[str, str], Planner],
     words: Mapping[str, str] | None = None,
     attacks: Callable[[Budget], list[Any]] | None = None,
 ) -> None:

@@ -95,7 +95,6 @@ def plan_whitened_clip(
         )
     means = _steps(layout, n_users, sampled, budget, whole, whitening)
     plan = Plan(n_users, (*whitening, *means))
-    plan.certify(budget)
     phases = tuple(_phase(problem, layout, step, sampled) for step in means if step.label in (STEPS, RECALIBRATION))
     last = phases[-1]
     caution = CLIPPED_ADVICE if _biased(problem, layout.s, 1 / rows_per_user, layout.pure) else ""

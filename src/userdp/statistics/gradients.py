@@ -96,7 +96,8 @@ class PerUser:
 
     def vectors(self, data: UserData, users: np.ndarray) -> Any:
         """One vector for each user: an array, or a CSR matrix where vectors of sparse rows are sparse."""
-        parts = in_threads(lambda some: self.of_users(Rows(data, some)), list(chunks(data, users)) or [users])
+        several = [rows.users for rows in chunks(data, users)] or [users]  # rows are made, and let go, in each thread
+        parts = in_threads(lambda some: self.of_users(Rows(data, some)), several)
         return scipy.sparse.vstack(parts, "csr") if scipy.sparse.issparse(parts[0]) else np.concatenate(parts)
 
     def of_users(self, rows: Rows) -> Any:
@@ -384,12 +385,13 @@ class ClippedGradient(PerUser):
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
 
-        None where that is not how they are added up: without a basis, for one of extreme numbers, or for a radius that
-        would clip marks, too.
+        None where that is not how they are added up: without a basis, for one of extreme numbers, for a clip that is
+        none (0, or no number), or for a radius that would clip marks, too.
         """
         self._check_directions()
         gradient = self.gradient
-        if type(gradient) is not MeanGradient or gradient.basis is None or radius < self.radius * (1 - 1e-12):
+        sound = self.clip > 0 and radius >= self.radius * (1 - 1e-12)  # nor is a mark that is no number
+        if type(gradient) is not MeanGradient or gradient.basis is None or not sound:
             return None
         if not is_tame(gradient.basis, data.dtype):
             return None

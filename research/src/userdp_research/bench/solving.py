@@ -23,15 +23,15 @@ _PAPER = ":paper"
 
 def entries() -> list[str]:
     """`auto`, then every solver that the planner knows, as `phased-sgd` (tight) or `phased-sgd:paper`."""
-    return [AUTO, *(name if mode == "tight" else f"{name}:{mode}" for name, mode in SOLVERS)]
+    return [AUTO, *(name if mode == "calibrated" else f"{name}:{mode}" for name, mode in SOLVERS)]
 
 
 def solver_and_mode(entry: str) -> tuple[str, str]:
     """
     >>> solver_and_mode("accelerated:paper"), solver_and_mode("auto")
-    (('accelerated', 'paper'), ('auto', 'tight'))
+    (('accelerated', 'paper'), ('auto', 'calibrated'))
     """
-    return (entry.removesuffix(_PAPER), "paper") if entry.endswith(_PAPER) else (entry, "tight")
+    return (entry.removesuffix(_PAPER), "paper") if entry.endswith(_PAPER) else (entry, "calibrated")
 
 
 def fits_gradients(entry: str) -> bool:

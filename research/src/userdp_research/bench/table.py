@@ -159,7 +159,7 @@ def plan_at(entry: str, kind: str, n: float = 1e6, m: float = 100, beta: float =
     """
     loss = losses.smoothed_hinge(1 / beta) if kind == SMOOTH else losses.hinge
     problem = IndependentRows(loss, Ball(0.5), int(n), 1.0)
-    planner = SOLVERS[solver_and_mode(entry)].plan
+    planner = SOLVERS[solver_and_mode(entry)].uncertified
     wanted = {"tolerance": 1.0, "most_steps": 10**11, "factor": _FACTORS[kind]}  # as many steps as theory asks for
     options = {name: value for name, value in wanted.items() if name in inspect.signature(planner).parameters}
     return planner(problem, int(n), int(m), Budget(1.0, _DELTA), **options)

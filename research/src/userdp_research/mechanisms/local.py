@@ -49,6 +49,10 @@ class LocalVotes(Mechanism):
     def cost(self) -> Cost:
         return Cost(pure=(self.epsilon,))
 
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """One vote; it gets no noise, but is drawn."""
+        return 1.0
+
     @property
     def truth(self) -> float:
         """(e^epsilon - 1) / (e^epsilon - 1 + n_bins), rounded down."""
@@ -99,6 +103,10 @@ class LocalReports(Mechanism):
     def cost(self) -> Cost:
         return Cost(gaussian=math.nextafter(1 / self.noise_multiplier**2, math.inf))
 
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """Of one user's own number."""
+        return 2 * radius
+
     def start(self, noise: Noise) -> _Reports:
         return _Reports(self, noise)
 
@@ -112,7 +120,7 @@ class _Reports(Session):
         values, coordinates = own_values(vectors, self._record.n_vectors)
         clipped = np.clip(values, -radius, radius)
         # One call for all users. A user is one coordinate of this vector, so noise is drawn for each by itself.
-        told = self._noise.gaussian(clipped, 2 * radius, self._record.noise_multiplier)
+        told = self._noise.gaussian(clipped, self._record.sensitivity(radius, 1), self._record.noise_multiplier)
         totals = np.bincount(coordinates, weights=told, minlength=vectors.shape[1])
         return np.asarray(totals / np.bincount(coordinates, minlength=vectors.shape[1]))
 

@@ -50,6 +50,10 @@ class Perturbation(Mechanism):
     def cost(self) -> Cost:
         return Cost(gaussian=math.nextafter(1 / self.noise_multiplier**2, math.inf))
 
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """The radius, by the statistic's guarantee."""
+        return radius
+
     def check_statistic(self, statistic: Statistic, label: str, radius: float) -> None:
         """Refuse a statistic without proof that it moves by at most the radius."""
         guaranteed = statistic.replace_one_sensitivity if isinstance(statistic, BoundedStatistic) else None
@@ -81,4 +85,6 @@ class _Session(Session):
             raise ValueError("Expected one vector, as was priced.")
         # A statistic that keeps its guarantee never gives anything else: the noise refuses NaN by an exception.
         finite = np.where(np.isfinite(vectors[0]), vectors[0], 0.0)
-        return self._noise.gaussian(finite, radius, self._record.noise_multiplier)
+        return self._noise.gaussian(
+            finite, self._record.sensitivity(radius, finite.size), self._record.noise_multiplier
+        )

@@ -67,8 +67,12 @@ class Winsorized(Mechanism):
         votes = 1 if self.samples_users else 2
         return math.nextafter(math.sqrt(votes * dimension), math.inf)
 
-    def sensitivity(self, half_widths: Vectors) -> float:
-        """Of the mean offset from the middles of intervals this wide, and what rounding may add to the sums."""
+    def sensitivity(self, radius: float, dimension: int) -> float:
+        """Of the mean offset, where all intervals are two radii wide; of samples in units of adding a user."""
+        return self.moved_mean(np.full(dimension, radius))
+
+    def moved_mean(self, half_widths: Vectors) -> float:
+        """Sensitivity of the mean offset from middles of intervals this wide, and what rounding may add to the sums."""
         reach = float(np.sqrt(np.sum(half_widths**2)))
         moved = reach if self.samples_users else 2 * reach
         rounding = 2.0**-50 * (self.n_vectors**2 + half_widths.size + 8)
@@ -105,7 +109,7 @@ class _Session(Session):
         offsets = np.clip(values - middle, -half, half).sum(axis=0)
         mean = offsets / (record.sampling_probability * record.n_vectors)
         # The middles are released already: adding them afterwards costs nothing.
-        released = self._noise.gaussian(mean, record.sensitivity(half), record.mean_multiplier)
+        released = self._noise.gaussian(mean, record.moved_mean(half), record.mean_multiplier)
         return np.asarray(released + middle)
 
 
