@@ -129,7 +129,7 @@ def test_folders_and_arrow_files(tmp_path):
     path = tmp_path / "visits.arrow"
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=900)
-    data = UserData.from_schema(open_table(path), schema, **options, store=tmp_path / "store")
+    data = UserData.from_schema(open_table(path), schema, **options, store=tmp_path / "arrow")
     assert data.store is not None
     assert by_id(data) == read
 
@@ -499,7 +499,7 @@ def test_the_command_line(tmp_path):
     assert dry.exit_code == 0
     assert "is damaged: it is rebuilt" in " ".join(dry.output.split())
     assert "400 users" in dry.output
-    for wrong, message in ((["--store", str(place)], "store needs memory_limit"), (["--memory-limit", "x"], "2GB")):
+    for wrong, message in ((["--store", str(place)], "--memory-limit with --store"), (["--memory-limit", "x"], "2GB")):
         refused = CliRunner().invoke(app, [*words, "--dry-run", *wrong])
         assert refused.exit_code == 1
         assert message in refused.output
