@@ -58,7 +58,7 @@ html_sidebars = {"start": [], "changelog": []}
 html_theme_options = {
     "logo": {"text": "userdp"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
