@@ -176,7 +176,7 @@ IMPOSSIBLE = {
 )
 def test_impossible_records_are_refused(name, field):
     for value in IMPOSSIBLE[field]:
-        with pytest.raises((ValueError, TypeError), match=f"Expected .*({field}|increasing|positive)"):
+        with pytest.raises((ValueError, TypeError), match=f"{field}|increasing|positive"):
             replace(MEANS[name], **{field: value})
 
 
