@@ -58,7 +58,7 @@ html_sidebars = {"start": [], "changelog": []}
 html_theme_options = {
     "logo": {"text": "userdp"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
@@ -175,7 +175,7 @@ def options_of_commands(app: object, name: str, source: list[str]) -> None:
 
 def _help(command: str) -> str:
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    asked = [sys.executable, "-m", "userdp", command, "--help"]
+    asked = [sys.executable, "-m", "userdp", *command.split(), "--help"]
     shown = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment).stdout
     lines = "\n".join(line.rstrip() for line in shown.splitlines())
     return f"### userdp {command}\n```text\n{lines}\n```\n"

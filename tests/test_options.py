@@ -23,7 +23,7 @@ from userdp import (
 from userdp.evaluation import evaluate
 from userdp.model_selection import PrivateSearchCV
 from userdp.models.estimators import ESTIMATORS
-from userdp.models.options import parameters_now
+from userdp.models.files import parameters_now
 
 RECORDS = [
     Solver(),

@@ -11,7 +11,8 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 from userdp.evaluation.scores import Scores
-from userdp.models.options import mode_now, parameters_now
+from userdp.models.files import parameters_now
+from userdp.models.sklearn_compat import mode_now
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.statement import AffectedUsers, Tradeoff, right_guess
 from userdp.solvers.solver import PROVEN
