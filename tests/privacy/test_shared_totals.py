@@ -16,6 +16,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_acute import neighbouring_users
+from support_statistics import vectors
 
 from userdp import UserData, losses
 from userdp.data.sparse import SparseRows
@@ -394,6 +395,18 @@ def test_bases_of_extreme_numbers_are_left_to_vectors():
         basis = np.array([entry, 1.0])
         for statistic in hostile_statistics((0.3, 0.3), basis):
             assert statistic.total(data, np.arange(2), radius_of(statistic), BITS) is None
+
+
+@pytest.mark.parametrize(("length", "mark"), [(math.nan, 0.1), (0.0, 0.1), (-0.5, 0.1), (0.5, math.nan)])
+def test_clips_that_are_none_are_left_to_vectors(length, mark):
+    """A solver may ask for such: no number would then come of a user whose gradient is 0, and whole numbers of that."""
+    case = Case(d=2)
+    data = case.data([(np.zeros((2, 2)), np.ones(2)), user(2, 0, 2), (np.zeros((1, 2)), np.ones(1))], np.float64)
+    for directions in (None, np.eye(2)):
+        statistic = ClippedGradient(case.gradient().gradient, length, 2.0, mark, directions)
+        limit = ClippedTotal(1.0, BITS, 1024)
+        found = LocalEngine().total(statistic, limit, data, np.arange(3))
+        np.testing.assert_array_equal(found, limit(vectors(statistic, data)))
 
 
 # --- (e), (f) blocks and threads --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ __all__ = ["neighbour_counts"]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-U64, U32 = 2.0**-53, 2.0**-24  # Unit roundoffs of float64 and float32.
+U = 2.0**-53  # Unit roundoff.
 BAND_FRACTION = 1 / 64  # A GEMM is used only where its error band is at most this fraction of the squared radius.
 # The rest cannot alter a count, only its cost.
 CROWD_FRACTION = 1 / 16  # A tile with more than this fraction of its pairs in the band is computed canonically.
@@ -79,16 +79,11 @@ def neighbour_counts(vectors: Floats, radius: float) -> Counts:
 
 def _counts(vectors: Floats, radius: float, blocks: _Blocks) -> Counts:
     """Set aside non-finite rows, choose the scale, count the rest."""
-    ruler = ruler_of(radius)
     counts = np.ones(len(vectors), dtype=np.int64)
+    finite = np.isfinite(vectors).all(axis=1)
+    kept = vectors if finite.all() else vectors[finite]
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        pivot = mean(vectors, np.ones(len(vectors)))
-        if np.isfinite(pivot).all():  # One non-finite row would have spoilt it: saves a pass in the usual case.
-            return _count_finite(vectors, pivot, ruler, blocks)
-        finite = np.isfinite(vectors).all(axis=1)
-        kept = vectors[finite]
-        pivot = finite_mean(kept)
-        counts[finite] = _count_finite(kept, pivot, ruler, blocks)
+        counts[finite] = _count_finite(kept, ruler_of(radius), blocks)
     return counts
 
 
@@ -99,38 +94,30 @@ def ruler_of(radius: float) -> Ruler:
     return Ruler(scale, radius * scale, (radius * scale) * (radius * scale))
 
 
-def slack_of(dimension: int) -> float:
-    """Relative error of a distance to the pivot, and what else its use in a certificate rounds."""
-    return 2 * (dimension + 16) * U64
+def mean_of(rows: Floats) -> Floats:
+    """Mean of finite rows, as a pivot. Dividing first keeps sums of huge rows from overflowing.
+
+    It can still overflow; any finite pivot is correct, so zero will do.
+    """
+    weights = np.full(len(rows), 1 / max(1, len(rows)))
+    return np.nan_to_num(weights @ rows, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def mean(vectors: Floats, weights: Floats) -> Floats:
-    """Weighted mean of the rows; dividing first keeps sums of huge rows from overflowing."""
-    centre_of_rows: Floats = (weights / max(weights.sum(), 1.0)) @ vectors
-    return centre_of_rows
-
-
-def finite_mean(vectors: Floats, weights: Floats | None = None) -> Floats:
-    """Weighted mean of finite rows. It can still overflow; any finite pivot is correct, so zero will do."""
-    weights = np.ones(len(vectors)) if weights is None else weights
-    return np.nan_to_num(mean(vectors, weights), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks) -> Counts:
+def _count_finite(vectors: Floats, ruler: Ruler, blocks: _Blocks) -> Counts:
     """Counts of finite rows: at once if all lie within r/2 of the pivot, else sorted by distance and tiled."""
     size, dimension = vectors.shape
-    slack = slack_of(dimension)
+    # Relative error of a distance to the pivot, and what else its use in a certificate rounds.
+    slack = 2 * (dimension + 16) * U
     near, far = ruler.radius * (1 - slack), ruler.radius * (1 + slack)
+    pivot = mean_of(vectors)
     norms = squared_norms(vectors, pivot, ruler.scale)
     farthest = math.sqrt(norms.max(initial=0.0)) * (1 + slack)
     if farthest + farthest <= near:
         return np.full(size, size, dtype=np.int64)
     if size * size * dimension <= blocks.direct:
-        return Tiles(vectors, np.arange(size), norms, pivot, ruler).decide_directly(0, size, 0, size)[0]
+        return count_directly(vectors, np.arange(size), np.arange(size), ruler)[0]
     for _ in range(2):  # Outliers drag the mean: a centre of the bulk certifies more pairs.
-        closest = np.zeros(size)
-        closest[np.argpartition(norms, (size - 1) // 2)[: (size + 1) // 2]] = 1.0
-        pivot = finite_mean(vectors, closest)
+        pivot = mean_of(vectors[np.argpartition(norms, (size - 1) // 2)[: (size + 1) // 2]])
         norms = squared_norms(vectors, pivot, ruler.scale)
     order = np.argsort(norms, kind="stable")
     distances = np.sqrt(norms[order])
@@ -163,76 +150,36 @@ def _count_finite(vectors: Floats, pivot: Floats, ruler: Ruler, blocks: _Blocks)
 
 
 class Tiles:
-    """Decides tiles of pairs of sorted rows: float32 GEMM, else float64 GEMM, else the canonical predicate."""
+    """Decides tiles of pairs of rows sorted by their norms: by a matrix product, else by the canonical predicate."""
 
     def __init__(self, vectors: Floats, order: NDArray[np.intp], norms: Floats, pivot: Floats, ruler: Ruler) -> None:
-        self.vectors, self.order, self.norms, self.pivot, self.ruler = vectors, order, norms, pivot, ruler
-        self.single: NDArray[np.float32] | None = None
-        self.buffer = np.empty(0)
+        self.vectors, self.order, self.norms, self.ruler = vectors, order, norms, ruler
+        self.centred = vectors[order]
+        self.centred -= pivot
+        self.centred *= ruler.scale
 
     def decide(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:
         """Hits of each row start..stop among the columns first..last, and of each column among the rows."""
-        scale, limit = self.ruler.scale, self.ruler.limit
-        rows, columns = self.order[start:stop], self.order[first:last]
-        for single in (True, False):
-            # The tile's largest column norm bounds them all; norms are sorted.
-            width = band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit, single)
-            if not width[-1] <= BAND_FRACTION * limit:
-                continue
-            dtype: Any = np.float32 if single else np.float64
-            products = self._products(start, stop, first, last, single)
+        limit, rows, columns = self.ruler.limit, self.order[start:stop], self.order[first:last]
+        # The tile's largest column norm bounds them all; norms are sorted.
+        width = band(self.norms[start:stop], self.norms[last - 1], self.vectors.shape[1], limit)
+        hits = None
+        if width[-1] <= BAND_FRACTION * limit:
+            products = self.centred[start:stop] @ self.centred[first:last].T
             bias = self.norms[start:stop] / 2 - limit / 4
-            column_bias = (self.norms[first:last] / 2 - limit / 4).astype(dtype)
-            surely, maybe = (bias + width).astype(dtype), (bias - width).astype(dtype)
-            bounds = (surely, maybe, column_bias, int(CROWD_FRACTION * products.size))
-            hits = tally(products, *bounds, self.vectors, rows, columns, scale, limit)
-            if hits is not None:
-                return hits
-        return self.decide_directly(start, stop, first, last)
-
-    def decide_directly(self, start: int, stop: int, first: int, last: int) -> tuple[Counts, Counts]:
-        """The same hits from the canonical predicate alone, on all cores: sums of whole numbers in any order."""
-        columns = self.order[first:last]
-
-        def count(rows: NDArray[np.intp]) -> tuple[Counts, Counts]:
-            return count_directly(self.vectors, rows, columns, self.ruler.scale, self.ruler.limit)
-
-        with ThreadPoolExecutor() as pool:
-            parts = list(pool.map(count, np.array_split(self.order[start:stop], os.cpu_count() or 1)))
-        return np.concatenate([rows for rows, _ in parts]), np.sum([columns for _, columns in parts], axis=0)
-
-    def _products(self, start: int, stop: int, first: int, last: int, single: bool) -> NDArray[Any]:
-        """Inner products of centred rows, in a buffer that tiles fraction: fresh pages cost as much as a small GEMM."""
-        shape = (stop - start, last - first)
-        if self.buffer.size < shape[0] * shape[1]:
-            self.buffer = np.empty(shape[0] * shape[1])
-        flat = self.buffer.view(np.float32) if single else self.buffer
-        products: NDArray[Any] = flat[: shape[0] * shape[1]].reshape(shape)
-        left, right = self._centred(start, stop, single), self._centred(first, last, single)
-        return np.matmul(left, right.T, out=products)
-
-    def _centred(self, start: int, stop: int, single: bool) -> NDArray[Any]:
-        """Rows (x - pivot) scale; float32 copies are kept, float64 ones are rare and made when needed."""
-        if not single:
-            double = np.empty((stop - start, len(self.pivot)))
-            centre(self.vectors, self.order[start:stop], self.pivot, self.ruler.scale, double)
-            return double
-        if self.single is None:
-            self.single = np.empty((len(self.order), len(self.pivot)), dtype=np.float32)
-            centre(self.vectors, self.order, self.pivot, self.ruler.scale, self.single)
-        return self.single[start:stop]
+            column_bias = self.norms[first:last] / 2 - limit / 4
+            hits = tally(products, bias + width, bias - width, column_bias, self.vectors, rows, columns, self.ruler)
+        return count_directly(self.vectors, rows, columns, self.ruler) if hits is None else hits
 
 
-def band(norms: Floats, largest: float, dimension: int, limit: float, single: bool) -> Floats:
-    """Half-width of the band within which a GEMM may not decide a pair, for each row of a tile.
+def band(norms: Floats, largest: float, dimension: int, limit: float) -> Floats:
+    """Half-width of the band within which a product may not decide a pair, for each row of a tile.
 
-    w_j = 1.05 (d + 8) (v + u) ((n_j + n_max) / 2 + limit) + tiny, v the GEMM's unit roundoff, u float64's.
+    w_j = 2.1 (d + 8) u ((n_j + n_max) / 2 + limit) + d tiny, u the unit roundoff.
 
     Guarantee: where |g - (n_j + n_k - limit) / 2| > w_j, its sign is the canonical predicate's answer.
     """
-    unit, tiny = (U32, 2.0**-74) if single else (U64, 2.0**-970)
-    kappa = 1.05 * (dimension + 8) * (unit + U64)
-    width: Floats = kappa * ((norms + largest) / 2 + limit) + dimension * tiny
+    width: Floats = 2.1 * (dimension + 8) * U * ((norms + largest) / 2 + limit) + dimension * 2.0**-970
     return width
 
 
@@ -263,13 +210,6 @@ def squared_norms(vectors: Floats, pivot: Floats, scale: float) -> Floats:
     return norms
 
 
-@np.errstate(all="ignore")
-def centre(vectors: Floats, order: NDArray[np.intp], pivot: Floats, scale: float, centred: NDArray[Any]) -> None:
-    """Write (x - pivot) scale for the rows in order, rounded to the type of `centred`."""
-    for part in _parts(len(order), len(pivot)):
-        centred[part] = (vectors[order[part]] - pivot) * scale
-
-
 def _parts(size: int, width: int) -> Iterator[slice]:
     """Slices of so many rows that stay in a cache."""
     step = max(1, ENTRIES // max(1, width))
@@ -278,16 +218,14 @@ def _parts(size: int, width: int) -> Iterator[slice]:
 
 @np.errstate(all="ignore")
 def tally(
-    products: NDArray[Any],
-    surely: NDArray[Any],
-    maybe: NDArray[Any],
-    bias: NDArray[Any],
-    crowd: int,
+    products: Floats,
+    surely: Floats,
+    maybe: Floats,
+    bias: Floats,
     vectors: Floats,
     rows: NDArray[np.intp],
     columns: NDArray[np.intp],
-    scale: float,
-    limit: float,
+    ruler: Ruler,
 ) -> tuple[Counts, Counts] | None:
     """Neighbours of each row and column of a tile by its inner products, used up; None if the band holds a crowd.
 
@@ -307,28 +245,33 @@ def tally(
         column_hits += close.view(np.int8).sum(axis=0, dtype=np.int8)
         found = np.flatnonzero(between)
         total += len(found)
-        if total > crowd:
+        if total > CROWD_FRACTION * products.size:
             return None
         unsure.append((first + found // len(columns), found % len(columns)))
-    pairs = [np.concatenate(each) for each in zip(*unsure, strict=True)] if unsure else [columns[:0]] * 2
+    left, right = (np.concatenate(each) for each in zip(*unsure, strict=True))
     for part in _parts(total, vectors.shape[1]):
-        some = [each[part] for each in pairs]
-        hit = squared_distances(vectors[rows[some[0]]], vectors[columns[some[1]]], scale) <= limit
-        row_hits += np.bincount(some[0][hit], minlength=len(rows))
-        column_hits += np.bincount(some[1][hit], minlength=len(columns))
+        hit = squared_distances(vectors[rows[left[part]]], vectors[columns[right[part]]], ruler.scale) <= ruler.limit
+        row_hits += np.bincount(left[part][hit], minlength=len(rows))
+        column_hits += np.bincount(right[part][hit], minlength=len(columns))
     return row_hits, column_hits
 
 
-@np.errstate(all="ignore")
 def count_directly(
-    vectors: Floats, rows: NDArray[np.intp], columns: NDArray[np.intp], scale: float, limit: float
+    vectors: Floats, rows: NDArray[np.intp], columns: NDArray[np.intp], ruler: Ruler
 ) -> tuple[Counts, Counts]:
-    """Neighbours of each row and column of a tile by the canonical predicate alone."""
-    row_hits, column_hits = np.zeros(len(rows), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
-    for first in range(0, len(columns), SEGMENT):
-        across = np.asfortranarray(vectors[columns[first : first + SEGMENT]])
-        for part in _parts(len(rows), len(across)):
-            hit = squared_distances(vectors[rows[part], None], across, scale) <= limit
-            row_hits[part] += hit.sum(axis=1)
-            column_hits[first : first + SEGMENT] += hit.sum(axis=0)
-    return row_hits, column_hits
+    """Neighbours of each row and column of a tile by the canonical predicate alone, on all cores."""
+
+    @np.errstate(all="ignore")  # a setting of each thread's own
+    def count(some: NDArray[np.intp]) -> tuple[Counts, Counts]:
+        row_hits, column_hits = np.zeros(len(some), dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
+        for first in range(0, len(columns), SEGMENT):
+            across = np.asfortranarray(vectors[columns[first : first + SEGMENT]])
+            for part in _parts(len(some), len(across)):
+                hit = squared_distances(vectors[some[part], None], across, ruler.scale) <= ruler.limit
+                row_hits[part] += hit.sum(axis=1)
+                column_hits[first : first + SEGMENT] += hit.sum(axis=0)
+        return row_hits, column_hits
+
+    with ThreadPoolExecutor() as pool:
+        parts = list(pool.map(count, np.array_split(rows, os.cpu_count() or 1)))
+    return np.concatenate([hits for hits, _ in parts]), np.sum([hits for _, hits in parts], axis=0)

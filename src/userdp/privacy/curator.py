@@ -33,7 +33,7 @@ _UNWRITTEN = (KeyboardInterrupt, EngineLost)
 # A release, or why there is none.
 Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
 _ORDER_BYTES = 48  # per user: orders, and keys that they are drawn by
-_VECTOR_BYTES = 24  # per entry: float64, sorted copies in float32, and what they are compared by
+_VECTOR_BYTES = 24  # per entry: float64, the same without what is like no other, and centred
 
 
 class Engine(Protocol):

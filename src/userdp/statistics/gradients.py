@@ -384,12 +384,13 @@ class ClippedGradient(PerUser):
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray | None:
         """The sum of all users' vectors, and their number, in steps of radius 2^-bits, without a vector of each.
 
-        None where that is not how they are added up: without a basis, for one of extreme numbers, or for a radius that
-        would clip marks, too.
+        None where that is not how they are added up: without a basis, for one of extreme numbers, for a clip that is
+        none (0, or no number), or for a radius that would clip marks, too.
         """
         self._check_directions()
         gradient = self.gradient
-        if type(gradient) is not MeanGradient or gradient.basis is None or radius < self.radius * (1 - 1e-12):
+        sound = self.clip > 0 and radius >= self.radius * (1 - 1e-12)  # nor is a mark that is no number
+        if type(gradient) is not MeanGradient or gradient.basis is None or not sound:
             return None
         if not is_tame(gradient.basis, data.dtype):
             return None
