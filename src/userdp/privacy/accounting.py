@@ -80,6 +80,11 @@ class Budget:
     delta: float
     neighbours: str = REPLACE_ONE
 
+    @property
+    def relative_noise(self) -> float:
+        """Noise of a clipped mean / what it is for neighbours of "replace-one", which move it twice as far."""
+        return 0.5 if self.neighbours == ZERO_OUT else 1.0
+
     def __repr__(self) -> str:
         relation = "" if self.neighbours == REPLACE_ONE else f", neighbours={self.neighbours!r}"
         return f"Budget(epsilon={self.epsilon!r}, delta={self.delta!r}{relation})"

@@ -217,12 +217,13 @@ class Tradeoff:
 class Statement:
     """The guarantee of one run.
 
-    `unit` is who is protected: "user" with all their rows, or "row"; `called` is another word for one of them, such as
-    "household". `relation` is which neighbours the guarantee is for, "replace-one" or "zero-out". `warning` is empty if
-    nothing weakens the guarantee. `ledger_path`, `ledger_epsilon` and `ledger_delta` are the file's name and budget of the ledger that it
-    was charged to, `spent_epsilon` a running total, this run included: what is guaranteed for all runs of a ledger is
-    its budget. `tradeoff` is what the noise really gives; None in files made before it was computed. `covers` is what
-    the guarantee is about, `NOT_COVERED` what it is not about; `affected_users` was released of rows left out.
+    `unit` is who is protected: "user" with all their rows, or "row"; `called` is another word for one of them, such
+    as "household". `relation` is which neighbours the guarantee is for, "replace-one" or "zero-out". `warning` is
+    empty if nothing weakens the guarantee. `ledger_path`, `ledger_epsilon` and `ledger_delta` are the file's name
+    and budget of the ledger that it was charged to, `spent_epsilon` a running total, this run included: what is
+    guaranteed for all runs of a ledger is its budget. `tradeoff` is what the noise really gives; None in files made
+    before it was computed. `covers` is what the guarantee is about, `NOT_COVERED` what it is not about;
+    `affected_users` was released of rows left out.
     """
 
     epsilon: float
