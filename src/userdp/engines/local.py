@@ -95,7 +95,7 @@ class LocalEngine:
         Guarantee: replacing a user moves the sum by at most what the user's vectors are apart, and
         `clip.SHARED_ROUNDING` of the radius.
         """
-        users = np.sort(users)
+        users = np.arange(data.n_users) if len(users) == data.n_users else np.sort(users)
         clipped = contribution.clips_to
         if isinstance(statistic, _ADDED_UP) and type(statistic) in _ADDED_UP and clipped is not None and len(users):
             found = statistic.total(data, users, *clipped)

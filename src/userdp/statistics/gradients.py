@@ -96,7 +96,8 @@ class PerUser:
 
     def vectors(self, data: UserData, users: np.ndarray) -> Any:
         """One vector for each user: an array, or a CSR matrix where vectors of sparse rows are sparse."""
-        parts = in_threads(lambda some: self.of_users(Rows(data, some)), list(chunks(data, users)) or [users])
+        several = [rows.users for rows in chunks(data, users)] or [users]  # rows are made, and let go, in each thread
+        parts = in_threads(lambda some: self.of_users(Rows(data, some)), several)
         return scipy.sparse.vstack(parts, "csr") if scipy.sparse.issparse(parts[0]) else np.concatenate(parts)
 
     def of_users(self, rows: Rows) -> Any:

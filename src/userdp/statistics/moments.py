@@ -27,7 +27,7 @@ from userdp.statistics.rows import (
 from userdp.statistics.totals import Summed, is_tame, rounding, total_of_blocks
 
 _EXTREME = 2.0**400  # lengths beyond which, or below whose inverse, a moment counts as 0
-_ROUGH = 2.0**-10  # by which rounding may lengthen a user's moment before it is computed in float64
+_ROUGH = 2.0**-8  # by which rounding may lengthen a user's moment before it is computed in float64
 _LEAF_ROWS = 1024  # whose squares one product of BLAS adds up; sums of leaves follow
 
 
@@ -172,15 +172,14 @@ class MomentShape(PerUser):
         if radius < 1 or not is_tame(self.basis, data.dtype):
             return None
         lower = self.basis if self.basis.ndim == 1 else triangular(self.basis)
-        return total_of_blocks(users, radius, bits, lambda *block: self._summed(data, lower, *block))
+        return total_of_blocks(users, data.n_features, radius, bits, lambda *block: self._summed(data, lower, *block))
 
     def _summed(self, data: UserData, lower: np.ndarray, block: np.ndarray, steps: float, alone: bool) -> Summed:
         d, diagonal = data.n_features, lower.ndim == 1
         total: Any = 0
         square: Any = None if diagonal else np.zeros((d, d))
         error, reach, depth, leaves = 0.0, 0.0, 0, 0
-        for some in chunks(data, block):
-            rows = Rows(data, some)
+        for rows in chunks(data, block):
             if alone:
                 known = None if diagonal else self._rounded_factors(rows, lower)[0]
                 total = total + np.trunc(dense(self.of_users(rows, known)) * steps).astype(np.int64).sum(axis=0)
@@ -189,16 +188,16 @@ class MomentShape(PerUser):
                 squares, lengths = self._diagonals(rows)
                 factors = self._factors(lengths, rows.counts)
                 total = total + (squares.T @ factors if scipy.sparse.issparse(squares) else factors @ squares)
-                error += rounding(float, len(some)) * len(some)
+                error += rounding(float, len(rows.users)) * len(rows.users)
                 continue
             factors, bounds = self._rounded_factors(rows, lower)
             weights = rows.per_row(factors)
-            held = np.empty((len(rows), d))
-            held[:] = np.sqrt(weights)[:, None]
-            held[:, : data.rows.shape[1]] *= dense(rows.held)
-            for leaf in range(0, len(held), _LEAF_ROWS):
-                some_rows = held[leaf : leaf + _LEAF_ROWS]
-                square = square + some_rows.T @ some_rows
+            roots = np.sqrt(weights)[:, None]
+            for leaf in range(0, len(rows), _LEAF_ROWS):
+                own = roots[leaf : leaf + _LEAF_ROWS]
+                some = np.repeat(own, d, axis=1)
+                some[:, : data.rows.shape[1]] *= dense(rows.held[leaf : leaf + _LEAF_ROWS])
+                square += some.T @ some
                 leaves += 1
             depth = max(depth, min(len(rows), _LEAF_ROWS))
             reach += float(weights @ np.square(bounds))

@@ -26,23 +26,27 @@ from userdp.data.users import UserData
 _T = TypeVar("_T")
 
 CHUNK_ENTRIES = 1 << 18  # computed side by side: few calls, and a cache holds them
+_COPIED_ENTRIES = 1 << 17  # that `combined` holds in float64 at a time: a cache holds them
 LEAF_ROWS = 256  # added up by one BLAS call; sums of leaves follow, so that rounding grows with both, not with rows
 
 
 class Rows:
     """The rows of some users, one user after the other."""
 
-    def __init__(self, data: UserData, users: np.ndarray) -> None:
+    def __init__(self, data: UserData, users: np.ndarray, together: bool | None = None) -> None:
         self.data, self.users = data, users
-        self.together = _successive(users)
+        self.together = _successive(users) if together is None else together
+        self.whose: Any = slice(int(users[0]), int(users[-1]) + 1) if self.together else users  # among all users
         if self.together:
             offsets = data.offsets[users[0] : users[-1] + 2]
-            self.starts, self.counts = offsets[:-1], np.diff(offsets)
+            self.starts, self.counts = offsets[:-1], offsets[1:] - offsets[:-1]
         else:
             self.starts = data.offsets[users]
             self.counts = data.offsets[users + 1] - self.starts
-        self.single = bool(np.all(self.counts == 1))  # whether each of these users has one row
-        self.filled = self.single or bool(np.all(self.counts > 0))
+        least, most = (int(self.counts.min()), int(self.counts.max())) if len(users) else (1, 1)
+        self.each = most if least == most else None  # how many rows each of these users has, if that is one number
+        self.single = most == least == 1
+        self.filled = least > 0
 
     def __len__(self) -> int:
         return len(self.users) if self.single else int(self.bounds[-1])
@@ -93,7 +97,7 @@ class Rows:
 
     def per_row(self, of_users: np.ndarray) -> np.ndarray:
         """A number of each user, for each of its rows."""
-        return of_users if self.single else np.repeat(of_users, self.counts)
+        return of_users if self.single else np.repeat(of_users, self.counts if self.each is None else self.each)
 
     def per_user(self, of_rows: np.ndarray, added: Any = np.add) -> np.ndarray:
         """Sums over each user's rows, or what else a ufunc makes of them; 0 without rows."""
@@ -112,9 +116,8 @@ class Rows:
 
         Where they are is a slice if all rows are theirs.
         """
-        least = int(self.counts.min(initial=0 if not len(self.counts) else self.counts[0]))
-        if least == int(self.counts.max(initial=0)):
-            if least > 0 and (most is None or least <= most):
+        if self.each is not None:
+            if len(self.users) and self.filled and (most is None or self.each <= most):
                 yield np.arange(len(self.users)), slice(None)
             return
         order = np.argsort(self.counts, kind="stable")
@@ -155,20 +158,18 @@ class Rows:
         if scipy.sparse.issparse(rows):
             total = rows.T.astype(np.float64) @ factors
         else:
-            if rows.dtype != np.float64:
-                rows = _copied(rows)
-            full = len(rows) // LEAF_ROWS * LEAF_ROWS
-            leaves = np.matmul(
-                factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1])
-            )
-            total = leaves[:, 0].sum(axis=0) + factors[full:] @ rows[full:]
+            total, length = np.zeros(rows.shape[1]), max(LEAF_ROWS, _COPIED_ENTRIES // max(1, rows.shape[1]))
+            for first in range(0, len(rows), length):
+                some, own = rows[first : first + length], factors[first : first + length]
+                total += _product(own, some if some.dtype == np.float64 else _copied(some))
         return np.append(total, factors.sum()) if self.data.has_intercept else np.asarray(total)
 
     @property
     def depth(self) -> int:
         """How many numbers, at most, `combined` adds up one after the other."""
         n_rows = len(self)
-        return n_rows if scipy.sparse.issparse(self.held) else min(n_rows, LEAF_ROWS) + n_rows // LEAF_ROWS + 1
+        # A part of the rows may end within a leaf, which is then one more.
+        return n_rows if scipy.sparse.issparse(self.held) else min(n_rows, LEAF_ROWS) + 2 * (n_rows // LEAF_ROWS) + 2
 
 
 def _successive(users: np.ndarray) -> bool:
@@ -182,10 +183,17 @@ _room = threading.local()
 def _copied(rows: np.ndarray) -> np.ndarray:
     """The rows in float64, in room of this thread that the next call takes again: fresh memory costs more."""
     if not hasattr(_room, "numbers") or _room.numbers.size < rows.size:
-        _room.numbers = np.empty(max(rows.size, CHUNK_ENTRIES))
+        _room.numbers = np.empty(max(rows.size, _COPIED_ENTRIES))
     copy: np.ndarray = _room.numbers[: rows.size].reshape(rows.shape)
     copy[...] = rows
     return copy
+
+
+def _product(factors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Sum of factor * row, leaf by leaf."""
+    full = len(rows) // LEAF_ROWS * LEAF_ROWS
+    leaves = np.matmul(factors[:full].reshape(-1, 1, LEAF_ROWS), rows[:full].reshape(-1, LEAF_ROWS, rows.shape[1]))
+    return np.asarray(leaves[:, 0].sum(axis=0) + factors[full:] @ rows[full:])
 
 
 def along(held: Any, constant: bool, weights: np.ndarray) -> np.ndarray:
@@ -308,11 +316,12 @@ def triangular(basis: np.ndarray) -> np.ndarray:
     return lower
 
 
-def chunks(data: UserData, users: np.ndarray, entries: int = CHUNK_ENTRIES) -> Iterator[np.ndarray]:
-    """Users with about so many entries at a time, at least one user."""
+def chunks(data: UserData, users: np.ndarray, entries: int = CHUNK_ENTRIES) -> Iterator[Rows]:
+    """Rows of users with about so many entries at a time, at least one user."""
     sparse = isinstance(data.rows, SparseRows)
     per_row = max(1, data.rows.size // max(1, data.n_rows)) if sparse else data.n_features
-    if _successive(users):
+    together = _successive(users)
+    if together:
         ends = data.offsets[users[0] + 1 : users[-1] + 2]
         before = int(data.offsets[users[0]])
     else:
@@ -322,7 +331,7 @@ def chunks(data: UserData, users: np.ndarray, entries: int = CHUNK_ENTRIES) -> I
     while first < len(users):
         last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
         last = min(last, first + most)  # users without rows cost something, too
-        yield users[first:last]
+        yield Rows(data, users[first:last], together)
         first, before = last, int(ends[last - 1])
 
 

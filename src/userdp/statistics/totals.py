@@ -49,7 +49,10 @@ from userdp.statistics.rows import (
     turned,
 )
 
-BLOCK_USERS = 1 << 13  # whose sum is rounded together, by their places in the list of those asked: public
+BLOCK_USERS = 1 << 15  # at most, whose sum is rounded together, by their places in the list of those asked: public
+_READ_ENTRIES = 1 << 20  # of rows whose slopes are computed side by side: they are read where they lie, not copied
+_PARTS = 8  # blocks, at least, for all cores to have some; of at least so many users, and of so many of their entries
+_LEAST_USERS, _LEAST_ENTRIES = 1 << 10, 1 << 16
 ALLOWED = 2.0**-20  # of the radius, that a block's sum may be off by: a quarter of what `Clip` charges for
 _HIDDEN = 2.0**-28  # of a row's length, that rounding may hide where K is used
 _KEPT_PRODUCTS = 0.25  # of a row's entries: products K of users with more rows are not kept
@@ -83,6 +86,7 @@ class Geometry:
 
     def __init__(self, data: UserData, basis: np.ndarray) -> None:
         self.basis = basis
+        self.same = basis  # an equal array, which is not compared again
         self.lower = basis if basis.ndim == 1 else triangular(basis)
         n_features = data.n_features
         # Of row @ lower, relative to `size_bounds`: the triangular form is rounded, too.
@@ -93,7 +97,9 @@ class Geometry:
         self.summed = np.zeros(data.n_users, dtype=bool)  # whose gradients are summed, for K is not kept or too rough
         self.most_rows = 1 if isinstance(data.rows, SparseRows) else max(1, int(_KEPT_PRODUCTS * n_features))
         self.stretch = np.ones(data.n_users, dtype=np.float32)  # largest size bound / length of a user's rows
-        parts = in_threads(lambda users: self._of_users(data, users), blocks_of(np.arange(data.n_users)))
+        parts = in_threads(
+            lambda users: self._of_users(data, users), blocks_of(np.arange(data.n_users), data.n_features)
+        )
         # By number of rows: users, and the products K of each: (rows, rows, users) for few rows, so that arithmetic is
         # of whole arrays, else (users, rows, rows).
         self.products: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -105,8 +111,8 @@ class Geometry:
     def _of_users(self, data: UserData, users: np.ndarray) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
         products: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         extreme = _EXTREME[data.dtype.itemsize]
-        for some in chunks(data, users):
-            rows = Rows(data, some)
+        for rows in chunks(data, users):
+            some = rows.whose
             if self.lower.ndim == 1 and isinstance(data.rows, SparseRows):
                 along = np.empty((0, 0))  # products are not kept
                 squares = np.asarray(squared(rows.held, self.lower).sum(axis=1)).ravel()
@@ -135,7 +141,7 @@ class Geometry:
                 own = along.reshape(len(members), count, -1) if isinstance(places, slice) else along[places]
                 made = np.matmul(own, own.transpose(0, 2, 1)).astype(data.dtype, copy=False)
                 made = np.ascontiguousarray(made.transpose(1, 2, 0)) if count <= _FEW else made
-                products.setdefault(count, []).append((some[members], made))
+                products.setdefault(count, []).append((rows.users[members], made))
         return products
 
     def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -203,9 +209,12 @@ _KEPT: weakref.WeakKeyDictionary[UserData, Geometry] = weakref.WeakKeyDictionary
 def geometry_of(data: UserData, basis: np.ndarray) -> Geometry:
     """The geometry of all rows in a basis; the last one is kept with the data, for all steps of a solver use it."""
     kept = _KEPT.get(data)
-    if kept is None or not (kept.basis is basis or np.array_equal(kept.basis, basis)):
+    if kept is not None and (kept.basis is basis or kept.same is basis):
+        return kept
+    if kept is None or not np.array_equal(kept.basis, basis):
         _KEPT.pop(data, None)  # its memory first
         kept = _KEPT[data] = Geometry(data, basis)
+    kept.same = basis
     return kept
 
 
@@ -214,23 +223,25 @@ def forget(data: UserData) -> None:
     _KEPT.pop(data, None)
 
 
-def blocks_of(users: np.ndarray) -> list[np.ndarray]:
-    """The users that a total is of, by blocks of their places in this list."""
-    return [users[first : first + BLOCK_USERS] for first in range(0, len(users), BLOCK_USERS)]
+def blocks_of(users: np.ndarray, n_features: int) -> list[np.ndarray]:
+    """The users that a total is of, by blocks of their places in this list: how long these are is public."""
+    size = max(math.ceil(len(users) / _PARTS), _LEAST_USERS, _LEAST_ENTRIES // n_features)
+    size = min(size, BLOCK_USERS)
+    return [users[first : first + size] for first in range(0, len(users), size)]
 
 
 Summed: TypeAlias = tuple[Any, np.ndarray, float]  # a sum, whole numbers beside it, and how far the sum may be off
 
 
 def total_of_blocks(
-    users: np.ndarray, radius: float, bits: int, summed: Callable[[np.ndarray, float, bool], Summed]
+    users: np.ndarray, n_features: int, radius: float, bits: int, summed: Callable[[np.ndarray, float, bool], Summed]
 ) -> np.ndarray:
     """The sum of users' vectors in whole steps of radius 2^-bits, what is beside it, and how many users there are.
 
     `summed(block, steps, alone)` adds a block of users up; with `alone` in whole steps of each user's own vector, for a
     block whose sum may be off by more than is `ALLOWED`.
     """
-    steps, blocks = 2.0**bits / radius, blocks_of(users)
+    steps, blocks = 2.0**bits / radius, blocks_of(users, n_features)
     allowed = ALLOWED * radius / len(blocks)
 
     def of_block(block: np.ndarray) -> np.ndarray:
@@ -287,9 +298,9 @@ def size_of(norms: np.ndarray, longest: float, n_sizes: int) -> np.ndarray:
     >>> size_of(np.array([9.0, 1.0, 0.51, 0.5, 0.1, 0.0]), 1.0, 3).tolist()
     [0, 0, 0, 1, 2, 2]
     """
-    fraction, exponent = np.frexp(norms * ((1 - 2.0**-20) / longest))
-    exponent[fraction == 0] = -n_sizes
-    return np.asarray(np.clip((fraction == 0.5) - exponent, 0, n_sizes - 1))
+    scaled = np.abs(np.ascontiguousarray(norms, dtype=np.float64)) * ((1 - 2.0**-20) / longest)
+    # One over the exponent, but for a power of 2 the exponent: by the bits of the number before it.
+    return np.asarray(np.clip(1022 - ((scaled.view(np.int64) - 1) >> 52), 0, n_sizes - 1))
 
 
 @dataclass(frozen=True)
@@ -308,19 +319,18 @@ class GradientTotal:
 
     def total(self, data: UserData, users: np.ndarray, radius: float, bits: int) -> np.ndarray:
         """Whole numbers: steps of radius 2^-bits, marks, and how many users there are."""
-        return total_of_blocks(users, radius, bits, lambda *block: self._summed(data, *block))
+        return total_of_blocks(users, data.n_features, radius, bits, lambda *block: self._summed(data, *block))
 
     def _summed(self, data: UserData, block: np.ndarray, steps: float, alone: bool) -> Summed:
         total: Any = 0
         marks, error = np.zeros(self.marks.sizes + 1, dtype=np.int64), 0.0
-        for some in chunks(data, block):
-            rows = Rows(data, some)
+        for rows in chunks(data, block, _READ_ENTRIES):
             few = self.geometry is None
             part, norms, lost, wrong = self._along(rows, alone) if few else self._turned(rows, alone)
             if alone:
                 part = np.trunc(part * steps).astype(np.int64).sum(axis=0)
             total, error = total + part, error + wrong
-            marks += self.marks.counted(norms, lost, data.affected[some], steps)
+            marks += self.marks.counted(norms, lost, data.affected[rows.whose], steps)
         return total, marks, error if np.all(np.isfinite(total)) else math.inf
 
     def _factors(self, rows: Rows, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -347,13 +357,13 @@ class GradientTotal:
         geometry = self.geometry
         assert geometry is not None
         slopes, n_features, basis = self.gradient.row_slopes(rows), rows.data.n_features, geometry.basis
-        summed = geometry.summed[rows.users]
+        summed = geometry.summed[rows.whose]
         direct = np.flatnonzero(summed)
         outputs = outputs_of(slopes)
         sums = [rows.sums(one, direct, rows.data.dtype) for one in outputs] if len(direct) else []
         if len(direct) < len(summed):
             norms, safe, sizes = geometry.norms(rows, slopes)
-            reach = sizes * geometry.stretch[rows.users]
+            reach = sizes * geometry.stretch[rows.whose]
             if sums:
                 norms[direct], safe[direct], reach[direct] = self._direct(sums, geometry)
         else:
