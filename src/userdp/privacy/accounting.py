@@ -5,7 +5,7 @@ user's whole data is replaced by any other. "zero-out": the user's part of every
 not been used. A sensitivity is the largest change between neighbours of the relation that a mechanism was made for, so
 that costs in terms of multipliers are the same in both. The one exception is a Poisson-sampled step, whose multiplier
 is in units of the change caused by *adding* one user to the batch, which is what the dominating pairs of both relations
-are written in (docs/proofs.md, sections 6 and 34). It has a name and a type of its own: `added_user_multiplier`, an
+are written in (docs/proofs.md, sections 6 and 33). It has a name and a type of its own: `added_user_multiplier`, an
 `AddedUserMultiplier`.
 
 A `Cost` says what happened to one set of users; `delta_at` and `epsilon_at` say what that costs. Gaussian and pure

@@ -55,7 +55,7 @@ class Clip(Mechanism):
     Guarantee: for neighbours of this relation rounds / z^2 (Gaussian) with z = noise_multiplier, or with q < 1 `rounds`
     Poisson-sampled Gaussian steps of multiplier 2z (with "zero-out" z) in units of adding one user, or with `laplace`
     `rounds` times 1 / z (pure); for any vectors, with `acute` for those of such statistics. Proof: docs/proofs.md,
-    sections 13, 21, 22, 27 and 34.
+    sections 13, 21, 22, 27 and 33.
     """
 
     kind: ClassVar[str] = "clip"

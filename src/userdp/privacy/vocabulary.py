@@ -32,7 +32,7 @@ class Vocabulary(Mechanism):
     deviation noise_multiplier.
 
     Guarantee: 1 / noise_multiplier^2 (Gaussian) and `failure`, for any vectors and neighbours of this relation. Proof:
-    docs/proofs.md, sections 29 and 34.
+    docs/proofs.md, sections 29 and 33.
     Paper: Rogers 2023, "A Unifying Privacy Analysis Framework for Unknown Domain Algorithms in Differential Privacy".
     """
 
