@@ -15,7 +15,7 @@ NOT PRIVATE: compared with models without privacy.
 
     python benchmarks/coefficients.py [--losses linear,logistic] [--users 3000,30000] [--epsilon 1,2,8] [--columns ...]
         [--runs 3] [--inference] [--sparse] [--ablate]
-        [--json docs/bench/coefficients.json] [--table docs/coefficients.md]
+        [--json docs/bench/coefficients.json] [--table docs/measurements.md]
 """
 
 from __future__ import annotations

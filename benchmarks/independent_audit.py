@@ -186,9 +186,9 @@ def cases(budget: Budget) -> dict[str, tuple[Plan, Plan, Budget]]:
         "Curator, Clip": whole(Clip(2, once)),
         "Curator, Clip, 3 rounds": whole(Clip(2, thrice, 3)),
         "Curator, Clip, acute vectors": whole(Clip(2, once, acute=True)),
-        "Curator, SampledClip, q=.5": whole(Clip(2, sampled / 2, sampling_probability=0.5)),
+        "Curator, SampledClip, q=0.5": whole(Clip(2, sampled / 2, sampling_probability=0.5)),
     }
-    planted = {"planted: Clip with half its noise": (whole(Clip(2, once / 2)), whole(Clip(2, once)), generous)}
+    planted = {"mutant: Clip with half its noise": (whole(Clip(2, once / 2)), whole(Clip(2, once)), generous)}
     return {name: (plan, plan, budget) for name, plan in shipped.items()} | planted
 
 
@@ -200,7 +200,7 @@ def audit(budget: Budget, runs: int, tell: Callable[[str], None]) -> list[Line]:
     once = gaussian_multiplier(single)
     one_run = {  # by name: the noise, and what the curator's ledger allows
         "one run, Clip, 2,000 planted users": (once, single),
-        "planted: one run, Clip with a fifth of its noise": (once / 5, Budget(20 * budget.epsilon, ONE_RUN_DELTA)),
+        "mutant: one run, Clip with a fifth of its noise": (once / 5, Budget(20 * budget.epsilon, ONE_RUN_DELTA)),
     }
     significance, lines = (1 - CONFIDENCE) / (len(plans) + len(one_run) + 2), []
     for what, (plan, claimed, allowed) in plans.items():
@@ -235,7 +235,7 @@ def main() -> int:
     lines = audit(budget, asked.runs, lambda what: print(f"  {what} ...", file=sys.stderr, flush=True))
     as_it_should = True
     for found in lines:
-        planted = found.what.startswith("planted")
+        planted = found.what.startswith("mutant")
         as_it_should &= found.holds is not planted
         verdict = "holds" if found.holds else "EXCEEDED"
         gdp = "   -" if found.gdp is None else f"{found.gdp:.2f}"

@@ -25,7 +25,7 @@ With --inference it counts the fits that have standard errors, and prints errors
 have.
 
     python benchmarks/panels.py [--panels rand,nlswork] [--epsilon 1,4,8] [--runs 3] [--inference]
-        [--json docs/bench/panels.json] [--table docs/panels.md]
+        [--json docs/bench/panels.json] [--table docs/measurements.md]
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 - lemma: distances of independent runs beside 4 eta L sqrt(2 T ln(2/zeta)), 10,000 pairs.
 - speed: the whole solver, noise included, beside SGDClassifier(loss="log_loss").partial_fit, interleaved; medians.
 
-A run tunes nothing, but the solver's constants were chosen on the real data's test users: docs/phased-sgd.md.
+A run tunes nothing, but the solver's constants were chosen on the real data's test users: research/docs/phased-sgd.md.
 Seeds repeat the runs, so the runs themselves are not private.
 Run: python benchmarks/phased_sgd.py [--only real speed ...] [--repeats 5] [--quick]
 """

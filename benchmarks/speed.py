@@ -34,7 +34,7 @@ from sklearn.linear_model import SGDClassifier
 
 from userdp import LogisticRegression
 from userdp.privacy.accounting import Budget
-from userdp.solvers.planner import default_radius, plan, public_problem
+from userdp.solvers.planner import Solver, plan, public_problem
 from userdp_research.bench.generated import LOSSES, Scenario, draw_users, fresh_rows
 from userdp_research.bench.solving import solve_all
 
@@ -121,7 +121,7 @@ def accuracy(sizes: tuple[tuple[int, int, int], ...], repeats: int) -> list[dict
         kind = scenario(rows, features)
         fresh, problem = (
             fresh_rows(kind),
-            public_problem(LOSSES["logistic"], features + 1, None, default_radius("auto")),
+            public_problem(LOSSES["logistic"], features + 1, None, Solver().radius),
         )
         for epsilon in EPSILONS:
             row = {"users": users, "rows": rows, "features": features, "epsilon": epsilon}

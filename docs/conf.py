@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shlex
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -56,7 +58,7 @@ html_sidebars = {"start": [], "changelog": []}
 html_theme_options = {
     "logo": {"text": "userdp"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
@@ -109,7 +111,7 @@ def plain_text(app: object, what: str, name: str, thing: object, options: object
 
 def _marked(text: str) -> str:
     text = re.sub(r"[|*]|(?<=\w)_(?!\w)", r"\\\g<0>", text)
-    text = re.sub(r"\b(?:docs/([\w-]+)\.md|(examples/\w+)\.py)", lambda m: f":doc:`/{m[1] or m[2]}`", text)
+    text = re.sub(r"(?<![\w/])(?:docs/([\w-]+)\.md|(examples/\w+)\.py)", lambda m: f":doc:`/{m[1] or m[2]}`", text)
     return re.sub(r"(?<!\S)(Guarantee|Paper|Differs|Proofs?):", r"**\1:**", text)
 
 
@@ -159,9 +161,27 @@ def links_to_top_pages(app: object, name: str, source: list[str]) -> None:
     for file, page in _TOP.items():
         source[0] = source[0].replace(f"](../{file}.md", f"]({page}.md")
     source[0] = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.rst)", source[0])
+    source[0] = source[0].replace("](../examples)", "](examples/index.rst)")
     source[0] = re.sub(r"\]\((\.\./research/[\w/-]+\.md)[^)]*\)", r"](path:\1)", source[0])
+
+
+_HELP = re.compile(r"<!-- help: ([\w, -]+) -->")
+
+
+def options_of_commands(app: object, name: str, source: list[str]) -> None:
+    """At the mark `<!-- help: fit, plan -->` a page shows what `userdp fit --help` and `userdp plan --help` say."""
+    source[0] = _HELP.sub(lambda match: "\n".join(map(_help, match[1].split(", "))), source[0])
+
+
+def _help(command: str) -> str:
+    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    asked = [sys.executable, "-m", "userdp", command, "--help"]
+    shown = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment).stdout
+    lines = "\n".join(line.rstrip() for line in shown.splitlines())
+    return f"### userdp {command}\n```text\n{lines}\n```\n"
 
 
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", plain_text, priority=100)
     app.connect("source-read", links_to_top_pages)
+    app.connect("source-read", options_of_commands)

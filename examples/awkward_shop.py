@@ -2,9 +2,9 @@
 A shop's table with all that is awkward
 =======================================
 
-Text ids, cities, devices, dates, missing cells, skewed money, a rare class. 8,000 people own about 74,000 rows: most
+Text ids, cities, devices, dates, missing cells, skewed money, a rare class. 8,000 users own about 74,000 rows: most
 have one to three, and one has 40% of all. Private models with declared and with privately learned columns are compared
-with scikit-learn's on the same features without privacy, which counts each person once too.
+with scikit-learn's on the same features without privacy, which counts each user once too.
 
 ``python examples/awkward_shop.py 4`` gives means of four runs.
 """
@@ -76,7 +76,7 @@ def described(private: bool) -> userdp.Columns:
 
 
 # %%
-# Scores of other people: excess log loss over the true chances, slope of calibration (1 is best, below 1 predictions
+# Scores for other users: excess log loss over the true chances, slope of calibration (1 is best, below 1 predictions
 # are too extreme), and mean prediction over the share of "yes".
 
 
@@ -112,7 +112,8 @@ def one_run(seed: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    runs = [one_run(seed) for seed in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1)]
+    # A notebook's kernel has arguments of its own, more than one.
+    runs = [one_run(seed) for seed in range(int(sys.argv[1]) if len(sys.argv) == 2 else 1)]
     means = {name: {key: np.mean([run[name][key] for run in runs]) for key in runs[0][name]} for name in runs[0]}
     print(f"{'model':34} excess log loss   slope   mean prediction / share")
     for name, mean in means.items():
@@ -135,7 +136,7 @@ def draw(means: dict[str, dict[str, float]]) -> None:
 
 
 # %%
-# 8,000 people with a class of 1.5% are few at epsilon 1: models may be worse than a constant. The planner tells it
+# 8,000 users with a class of 1.5% are few at epsilon 1: models may be worse than a constant. The planner says so
 # beforehand: with 3 rows per user clipping biases classes that are rarer than about 2.3%. At epsilon 8 most of what can
 # be learned is. :doc:`/columns` has means of several runs.
 

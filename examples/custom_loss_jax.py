@@ -34,10 +34,10 @@ gradient = jax.jit(jax.grad(mean_loss))
 
 def main(n_users: int = 3_000, n_steps: int = 20) -> None:
     rng = np.random.default_rng(0)
-    people = np.repeat(np.arange(n_users), 8)
-    X = rng.uniform(-1, 1, (len(people), 3))
-    y = rng.random(len(people)) < 1 / (1 + np.exp(-2 * X[:, 0] + X[:, 1]))
-    data = userdp.UserData.from_arrays(X, y, people)
+    users = np.repeat(np.arange(n_users), 8)
+    X = rng.uniform(-1, 1, (len(users), 3))
+    y = rng.random(len(users)) < 1 / (1 + np.exp(-2 * X[:, 0] + X[:, 1]))
+    data = userdp.UserData.from_arrays(X, y, users)
 
     budget = userdp.Budget(2.0, 1e-6)
     plan = userdp.plan_means(n_users, budget, rounds=n_steps)

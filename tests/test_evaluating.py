@@ -574,17 +574,15 @@ def test_the_function_is_found_where_it_is_said_to_be():
         userdp.evaluation.nobody  # noqa: B018 - reading it must raise
 
 
-# --- fit(evaluate=...) ------------------------------------------------------------------------------------------------
+# --- evaluate=... ----------------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def held_out():
     """A model whose scores were measured on a third of the people, as its fit was asked, and its ledger."""
     ledger = Ledger(Budget(4.0, 1e-6))
-    model = LogisticRegression(4.0, 1e-6, classes=[0, 1], max_rows_per_user=ROWS, ledger=ledger)
-    model.fit(X, Y, groups=USERS, evaluate=1 / 3)
-    assert model.evaluate is None
-    return model, ledger
+    model = LogisticRegression(4.0, 1e-6, classes=[0, 1], max_rows_per_user=ROWS, ledger=ledger, evaluate=1 / 3)
+    return model.fit(X, Y, groups=USERS), ledger
 
 
 def test_held_out_people_pay_for_the_evaluation_alone():

@@ -51,9 +51,9 @@ def test_records_are_values(record):
 
 def test_records_say_what_is_not_as_usual():
     assert [repr(record) for record in RECORDS] == [
-        "Solver()",
+        "Solver('auto')",
         "Solver('accelerated', mode='paper', row_norm=2.5, domain_radius=3.0, max_gradients=1000000)",
-        "Execution()",
+        "Execution(engine=None, checkpoint=None, progress=None)",
         "Execution(engine='ray', checkpoint='run.journal', progress=False)",
     ]
     assert Solver() != Solver("accelerated")

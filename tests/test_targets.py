@@ -25,9 +25,9 @@ from userdp import (
 )
 from userdp.model_selection import PrivateSearchCV
 from userdp.models.files import load_model, model_of, save_model
-from userdp.models.learned_columns import Preparation, range_of_targets
+from userdp.models.learned_columns import Preparation
 from userdp.models.sklearn_compat import UtilityWarning
-from userdp.statistics.columns import Histograms
+from userdp.statistics.columns import Histograms, range_of_targets
 
 TRUE = np.array([3.0, -2.0])
 REGRESSORS = (LinearRegression, HuberRegressor, QuantileRegressor)

@@ -169,7 +169,7 @@ def test_tables_stand_between_their_marks():
 
 
 def test_the_page_has_the_tables_of_what_was_measured():
-    page, record = ROOT / "docs" / "panels.md", json.loads((ROOT / "docs" / "bench" / "panels.json").read_text())
+    page, record = ROOT / "docs" / "measurements.md", json.loads((ROOT / "docs" / "bench" / "panels.json").read_text())
     assert panels.with_tables(page.read_text(), record) == page.read_text()
 
 

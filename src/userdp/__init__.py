@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.models.fitting import minimize
     from userdp.models.means import MeanResult as MeanResult
     from userdp.models.means import private_mean
-    from userdp.models.options import Execution, Solver
+    from userdp.models.options import Execution
     from userdp.models.pipelines import make_pipeline as make_pipeline
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
     from userdp.models.sklearn_compat import PrivacyWarning, UtilityWarning
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.privacy.mechanism import Aborted
     from userdp.privacy.plan import Plan as Plan
     from userdp.privacy.plan import Step as Step
-    from userdp.solvers.planner import plan
+    from userdp.solvers.planner import Solver, plan
     from userdp.solvers.problem import Problem as Problem
     from userdp.solvers.solver import Result
     from userdp.solvers.solver import register as register
@@ -74,7 +74,7 @@ _PUBLIC = {
     "models.files": ("load_model", "save_model", "to_sklearn"),
     "models.fitting": ("minimize",),
     "models.pipelines": ("make_pipeline",),
-    "models.options": ("Execution", "Solver"),
+    "models.options": ("Execution",),
     "models.means": ("MeanResult", "private_mean"),
     "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
     "models.sklearn_compat": ("PrivacyWarning", "UtilityWarning"),
@@ -86,7 +86,7 @@ _PUBLIC = {
     "paper.outlier_removal": ("OutlierRemoval", "RadiusSearch", "SampledOutlierRemoval", "radius_grid"),
     "privacy.plan": ("Plan", "Step"),
     "solvers.solver": ("Result", "register"),
-    "solvers.planner": ("plan",),
+    "solvers.planner": ("Solver", "plan"),
     "paper.mean_plans": ("plan_means",),
     "solvers.problem": ("Problem",),
     "statistics.gradients": ("MeanGradient", "UserGradients"),

@@ -1,18 +1,18 @@
-"""The map of docs/paper-notes.md: up to date, and without gaps; a line that lost its code or test would show."""
+"""The map of research/docs/paper-notes.md: up to date, without gaps; a line that lost its code or test would show."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "research" / "docs"))
 import paper_map
 
 GAP = paper_map.Row("Alg. 1, line 99", "x", 1, "nowhere")
 
 
 def test_the_map_is_up_to_date():
-    assert paper_map.PAGE.read_text() == paper_map.page(), "run python docs/paper_map.py"
+    assert paper_map.PAGE.read_text() == paper_map.page(), "run python research/docs/paper_map.py"
 
 
 def test_every_line_and_parameter_has_code_or_a_reason_and_a_test():

@@ -1,4 +1,4 @@
-"""What docs/paper-notes.md says in numbers."""
+"""What research/docs/paper-notes.md says in numbers."""
 
 import math
 

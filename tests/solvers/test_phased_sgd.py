@@ -217,21 +217,21 @@ def excess(problem, data, weights):
 @pytest.mark.parametrize("loss", [losses.logistic, losses.squared, losses.multinomial(4)], ids=lambda loss: loss.name)
 def test_without_noise_it_finds_the_penalised_optimum(loss, l2, whitened):
     kind = "several" if loss.n_outputs > 1 else ("classes" if loss.classifies else "numbers")
-    data = make_users(600, 4, kind=kind)
+    data = make_users(300, 4, kind=kind)
     for intercept in (True, False):
         options = {"l2": l2, "intercept": intercept}
         penalised = Problem(loss, Ball(100.0), 4, 2.5, None if loss.classifies else 5.0, **options)
-        assert excess(penalised, data, passes(penalised, data, whitened)[0]) < 1e-3
+        assert excess(penalised, data, passes(penalised, data, whitened)[0]) < 5e-4
 
 
 @pytest.mark.parametrize("whitened", [False, True], ids=["plain", "whitened"])
 def test_the_intercept_is_not_penalised(whitened):
     """As scikit-learn has it: a rare class keeps its intercept, whatever the penalty."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(20_000, 3))
-    y = rng.random(20_000) < 1 / (1 + np.exp(2.5 - X[:, 0]))
-    data = UserData.from_arrays(X, y, np.repeat(np.arange(4000), 5), fit_intercept=True)
-    usual = LogisticRegression(C=1 / (20_000 * 0.3), tol=1e-8, max_iter=1000).fit(X, y)
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(5000, 3))
+    y = rng.random(5000) < 1 / (1 + np.exp(2.5 - X[:, 0]))
+    data = UserData.from_arrays(X, y, np.repeat(np.arange(1000), 5), fit_intercept=True)
+    usual = LogisticRegression(C=1 / (5000 * 0.3), tol=1e-8, max_iter=1000).fit(X, y)
     penalised = Problem(losses.logistic, Ball(100.0), 4, 2.5, l2=0.3, intercept=True)
     weights, _ = passes(penalised, data, whitened)
     np.testing.assert_allclose(weights, [*usual.coef_[0], *usual.intercept_], atol=0.02)

@@ -27,13 +27,14 @@ from userdp.models import estimators
 from userdp.models.files import save_model
 from userdp.models.intervals import fraction_of
 from userdp.models.linear import LinearModel
-from userdp.models.options import Execution, Solver, mode_now
+from userdp.models.options import Execution, mode_now
 from userdp.models.sklearn_compat import UtilityWarning
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 from userdp.solvers import planner
 from userdp.solvers.inference import DEFAULT_FRACTION, with_intervals
+from userdp.solvers.planner import Solver
 
 _CLASSIFIERS = ("logistic", "hinge", "squared_hinge")
 _PARAMETERS = (  # of estimators, that are options of the same name

@@ -25,8 +25,8 @@ from sklearn.metrics import d2_tweedie_score
 from userdp import losses
 from userdp.losses import Loss
 from userdp.models.linear import LinearModel, documented_model
-from userdp.models.options import Solver
 from userdp.models.targets import Classes, Counts, Range, Targets
+from userdp.solvers.planner import Solver
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -225,16 +225,7 @@ class PoissonRegressor(RegressorMixin, LinearModel):
     max_count: float | None = None
     max_exposure: float | None = None
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        groups: Any = None,
-        sample_weight: Any = None,
-        exposure: Any = None,
-        *,
-        evaluate: float | None = None,
-    ) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, exposure: Any = None) -> Self:
         """Learn from rows X and counts y, where groups[i] is the user who owns row i.
 
         exposure[i] is how long, or how much, was counted in row i: in twice of it twice as many are expected. A row
@@ -243,7 +234,7 @@ class PoissonRegressor(RegressorMixin, LinearModel):
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
         one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
         """
-        return self._fit_rows(X, y, groups, evaluate=evaluate, sample_weight=sample_weight, exposure=exposure)
+        return self._fit_rows(X, y, groups, sample_weight=sample_weight, exposure=exposure)
 
     def predict(self, X: Any, exposure: Any = None) -> np.ndarray:
         """The expected count of each row, for an exposure of 1 unless given.

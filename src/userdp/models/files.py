@@ -34,12 +34,13 @@ from userdp.data.tables import whole_file
 from userdp.evaluation.scores import Scores
 from userdp.models import estimators
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
-from userdp.models.options import Solver, mode_now, parameters_now
+from userdp.models.options import mode_now, parameters_now
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
 from userdp.models.targets import Classes
 from userdp.privacy.accounting import REPLACE_ONE, Budget
 from userdp.privacy.statement import AffectedUsers, Statement
+from userdp.solvers.planner import Solver
 from userdp.solvers.solver import Result, Uncertainty
 
 _LARGEST = 2**30  # bytes of a model file

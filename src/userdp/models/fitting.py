@@ -13,17 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from userdp.data.schema import matrix
-from userdp.data.source import SHARED, shares_memory
 from userdp.data.users import RemoteUsers, UserData
 from userdp.domains import Domain
 from userdp.losses import Loss, known, weighted
 from userdp.losses import loss as loss_of_name
 from userdp.models.evaluating import HeldOut
 from userdp.models.learned_columns import Preparation
-from userdp.models.options import Execution, Solver
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import documented
 from userdp.privacy.accounting import REPLACE_ONE, Budget, BudgetExceeded, budget_for, fits
 from userdp.privacy.curator import Curator
@@ -32,11 +29,12 @@ from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan
 from userdp.solvers import solver as solvers
 from userdp.solvers.inference import with_intervals
-from userdp.solvers.planner import NOISE_ADVICE, Option, check_delta, check_use, choose, noise_dominated
+from userdp.solvers.planner import NOISE_ADVICE, Option, Solver, check_delta, check_use, choose, noise_dominated
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import Result
 from userdp.solvers.whitened_clip import CLIPPED_ADVICE
 from userdp.solvers.whitening import MOST_FEATURES
+from userdp.statistics.moments import public_moment
 
 # Noise of most coefficients, in units of what a typical residual moves predictions by. Of 72 fits of 300 to 3,000
 # generated users, with four stages of whitening, 22 explained less than a quarter of what could be: 20 of these were
@@ -102,6 +100,7 @@ def minimize(
     solver = Solver.of(solver)
     if solver.domain_radius is not None:
         raise ValueError("Expected no domain_radius of the solver beside domain: pass Ball(radius) as domain.")
+    bounds = {"target_bound": target_bound, "prediction_scale": prediction_scale, "warm_start": warm_start, "l2": l2}
     return fitted(
         loss_of_name(loss) if isinstance(loss, str) else loss,
         data,
@@ -110,12 +109,7 @@ def minimize(
         rows_per_user,
         solver,
         Execution.of(execution),
-        bounds={
-            "target_bound": target_bound,
-            "prediction_scale": prediction_scale,
-            "warm_start": warm_start,
-            "l2": l2,
-        },
+        bounds=bounds,
         public_X=public_X,
         inference=inference,
         ledger=ledger,
@@ -167,7 +161,7 @@ def fitted(
         shape.n_features,
         math.sqrt(shape.n_features) if solver.row_norm is None else solver.row_norm,
         intercept=shape.has_intercept,
-        public_moment=None if public_X is None else _public_moment(public_X, data),
+        public_moment=None if public_X is None else public_moment(public_X, data, MOST_FEATURES),
         **bounds,
     )
     ledger = Ledger(budget) if ledger is None else ledger
@@ -239,40 +233,6 @@ def _hidden(problem: Problem, option: Option, result: Result) -> bool:
         return noise_dominated(problem, option, result.bound)
     errors = result.weight_errors[: len(result.weight_errors) - problem.intercept]
     return result.signal < 1 or (errors.size > 0 and bool(np.median(errors) > _HIDDEN))
-
-
-def _public_moment(public_X: npt.ArrayLike, data: UserData | RemoteUsers) -> np.ndarray:
-    """Second moment of public rows, with the intercept's column if the data has it; its diagonal for many features.
-
-    The fewer rows, the more their covariance is drawn to its diagonal: directions that they lack by chance are not
-    taken for empty. A column that does not vary is taken to vary by its size, or if it is 0, as much as others do.
-    """
-    expected = data.n_features - data.has_intercept
-    if isinstance(data, UserData) and shares_memory(public_X, data.rows):
-        raise ValueError(SHARED)
-    rows: Any = public_X.tocsr() if hasattr(public_X, "tocsr") else matrix("public_X", public_X, expected)
-    sparse, rows = hasattr(rows, "tocsr"), rows.astype(np.float64)
-    if sparse and expected <= MOST_FEATURES:
-        sparse, rows = False, rows.toarray()
-    if sparse:
-        rows.sum_duplicates()  # of a copy
-    cells = rows.data if sparse else rows
-    fitting = rows.ndim == 2 and rows.shape[1] == expected and rows.shape[0] > 0
-    if not (fitting and np.isfinite(cells).all() and cells.any()):
-        raise ValueError(
-            f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
-            "missing values. Nothing was spent."
-        )
-    means, variances = mean_variance_axis(rows, axis=0) if sparse else (rows.mean(axis=0), rows.var(axis=0))
-    sizes = np.where(variances > 1e-12 * means**2, variances, means**2)
-    sizes = np.where(sizes > 0, sizes, np.median(sizes[sizes > 0]))
-    means = np.append(means, [1.0] * data.has_intercept)
-    if data.n_features > MOST_FEATURES:
-        return np.asarray(np.append(sizes, [0.0] * data.has_intercept) + means**2)
-    centred, drawn = rows - rows.mean(axis=0), expected / (expected + len(rows))
-    moment = np.outer(means, means)
-    moment[:expected, :expected] += (1 - drawn) * (centred.T @ centred / len(rows)) + drawn * np.diag(sizes)
-    return np.asarray(moment)
 
 
 @contextmanager

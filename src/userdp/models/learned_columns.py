@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from userdp.data.cells import texts_of_words
-from userdp.data.columns import PRIVATE, Category, Column, Columns, Number, packed
+from userdp.data.columns import Category, Columns, Number, packed
 from userdp.data.sparse import is_sparse, sparse_rows
 from userdp.data.users import UserData
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier
@@ -23,20 +23,16 @@ from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.plan import Plan, Step
 from userdp.privacy.vocabulary import Vocabulary
-from userdp.statistics.columns import Histograms, OwnLevels
+from userdp.statistics.columns import Histograms, OwnLevels, range_of_targets, ranged
 
 _LEVELS = "levels of {}"
 _WORDS = Category.LONGEST // 6
 _FAILURE_FRACTION = 0.1  # of delta, for all vocabularies
-_TAIL = 0.005  # of what people have, beyond either end of a learned range
-_FARTHER = 2.0  # by this factor a range of targets ends beyond the last bin that is clear: noise hides long tails
 # Standard deviations above which a bin holds people, of Gaussian and of Laplace noise: of all 123 bins noise exceeds
 # them with a chance of less than 0.001, and one that it does could be anywhere.
 _CLEAR, _CLEAR_LAPLACE = 4.5, 8.0
 _LEAST_SHARE = 0.2  # of the users: what must be clear for ranges or levels to be worth asking for
 _TRIES = 60
-# Where bins begin and end, the outermost ones too.
-_EDGES = np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
 
 
 class Preparation:
@@ -191,45 +187,3 @@ class Preparation:
             features.resize(features.shape[0], self.width)
         rows = sparse_rows("features", features) if is_sparse(features) else np.ascontiguousarray(features)
         return replace(frame, rows=rows, has_intercept=self.has_intercept)
-
-
-def ranged(column: Column, masses: np.ndarray, least: float) -> Number:
-    """A number's range, and the median that fills it, of noisy fractions of cells in each bin.
-
-    Bins that noise could have filled count as empty. Rounded to three digits, which costs nothing.
-    """
-    assert isinstance(column, Number)
-    held = _held(masses, least)
-    below = np.concatenate([[0.0], np.cumsum(held)]) / held.sum()
-    low, fill, high = (_rounded(float(end)) for end in np.interp([_TAIL, 0.5, 1 - _TAIL], below, _EDGES))
-    if column.range == PRIVATE:
-        low = max(low, column.least)
-        high = high if low < high else low + max(1.0, abs(low))
-        column = replace(column, low=low, high=high, range=None)
-    return replace(column, fill=fill) if column.fill == PRIVATE else column
-
-
-def range_of_targets(masses: np.ndarray, least: float) -> tuple[float, float]:
-    """The range of targets, of noisy fractions of them in each bin: all bins that are clear of noise, and `_FARTHER`.
-
-    Wider than that of a column, since targets beyond are cut off, and long tails decide means: a range that is some
-    times too wide costs little. It ends at 0 where that is the last bin.
-    """
-    held = np.flatnonzero(_held(masses, least))
-    low, high = _EDGES[held[0]], _EDGES[held[-1] + 1]
-    low, high = low * _FARTHER if low < 0 else low / _FARTHER, high * _FARTHER if high > 0 else high / _FARTHER
-    smallest = 2 * _FARTHER * 2.0**-20
-    low, high = (0.0 if abs(end) < smallest else _rounded(float(end)) for end in (low, high))
-    return (low, high) if low < high else (low, low + max(1.0, abs(low)))
-
-
-def _held(masses: np.ndarray, least: float) -> np.ndarray:
-    """Masses of the bins that noise could not have filled; of the likeliest one, if it could have filled all."""
-    held = np.where(masses > least, masses, 0.0)
-    if not held.any():
-        held[np.argmax(masses)] = 1.0
-    return held
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}") if abs(value) > 1e-6 else 0.0

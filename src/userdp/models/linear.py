@@ -46,7 +46,7 @@ from userdp.models.intervals import (
     unresolved_columns,
 )
 from userdp.models.learned_columns import Preparation
-from userdp.models.options import Execution, Solver
+from userdp.models.options import Execution
 from userdp.models.sklearn_compat import (
     PrivateEstimator,
     UtilityWarning,
@@ -61,6 +61,7 @@ from userdp.models.targets import Targets, is_private
 from userdp.privacy.accounting import REPLACE_ONE, Budget, budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.statement import Statement
+from userdp.solvers.planner import Solver
 from userdp.solvers.problem import loss_at_zero
 from userdp.solvers.solver import Result
 
@@ -147,38 +148,26 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     evaluate: float | None = None
     inference: bool | float = False
 
-    def fit(
-        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, *, evaluate: float | None = None
-    ) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows X and targets y, where groups[i] is the user who owns row i.
 
         X is an array, a table, or a sparse matrix of scipy, which is never made dense; with `columns` a table that has
         the described columns. Row i counts sample_weight[i] times (from 0 to `max_weight`; 0 if that is no number) in
-        its user's mean, which is over all of the user's rows. `evaluate` is for this fit in the place of the parameter.
+        its user's mean, which is over all of the user's rows.
 
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private for `neighbours`: one
         user's whole data is replaced, or with "zero-out" adds nothing to any total; unless seeded, and but for what
         `unprotected_checks` tells.
         """
-        return self._fit_rows(X, y, groups, evaluate=evaluate, sample_weight=sample_weight)
+        return self._fit_rows(X, y, groups, sample_weight=sample_weight)
 
     @np.errstate(all="ignore")
-    def _fit_rows(
-        self,
-        X: Any,
-        y: Any,
-        groups: Any,
-        *,
-        source: Source | None = None,
-        evaluate: float | None = None,
-        **of_rows: Any,
-    ) -> Self:
+    def _fit_rows(self, X: Any, y: Any, groups: Any, *, source: Source | None = None, **of_rows: Any) -> Self:
         """`fit`, with a column each of what else there is of a row, or None; `source` is known of files."""
-        evaluate = self.evaluate if evaluate is None else evaluate
         with self._unchanged_unless_it_succeeds():
             self._check_parameters()
             self._declare_largest(of_rows)
-            self._check_evaluate(evaluate, of_rows)
+            self._check_evaluate(of_rows)
             self._warn_of_surroundings(stacklevel=3)
             if shares_memory(self.public_X, X):
                 raise ValueError(SHARED)
@@ -215,7 +204,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 weights=weights,
             )
             del targets, weights  # the data has them, in its own order
-            self._fit(replace(data, source=source), loss, evaluate, cells)
+            self._fit(replace(data, source=source), loss, cells)
         self._warn()  # not before: a warning that is an error must not take away what was paid for
         return self
 
@@ -248,10 +237,10 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                     raise ValueError(f"Expected {self.n_features_in_} feature_names, got {len(feature_names)}.")
                 self.feature_names_in_ = np.asarray(feature_names, dtype=object)
             self._declare_largest({})
-            self._check_evaluate(self.evaluate, {})
+            self._check_evaluate({})
             if isinstance(data, UserData) and shares_memory(self.public_X, data.rows):
                 raise ValueError(SHARED)
-            self._fit(*self._encoded_users(data), self.evaluate)
+            self._fit(*self._encoded_users(data))
         self._warn()
         return self
 
@@ -380,12 +369,12 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if self.columns is not None and self.columns.private and self.public_X is not None:
             raise ValueError("Expected no public_X where columns are learned privately: declare them by it instead.")
 
-    def _check_evaluate(self, evaluate: float | None, of_rows: dict[str, Any]) -> None:
+    def _check_evaluate(self, of_rows: dict[str, Any]) -> None:
         """Refuse people to be held out where what is scored would not be what is learned, by public facts."""
-        if evaluate is None:
+        if self.evaluate is None:
             return
-        if not (isinstance(evaluate, int | float | np.number) and 0 < evaluate < 1):
-            raise ValueError(f"Expected 0 < evaluate={evaluate!r} < 1: the fraction of people to score on.")
+        if not (isinstance(self.evaluate, int | float | np.number) and 0 < self.evaluate < 1):
+            raise ValueError(f"Expected 0 < evaluate={self.evaluate!r} < 1: the fraction of people to score on.")
         weighed = [name for name, column in of_rows.items() if column is not None]
         if weighed or getattr(self, "class_weight", None) is not None:
             raise ValueError(
@@ -400,15 +389,15 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 "it. Score on other people with userdp.evaluation.evaluate instead. Nothing was spent."
             )
 
-    def _held_out(self, data: UserData | RemoteUsers, loss: Loss, evaluate: float | None) -> HeldOut | None:
+    def _held_out(self, data: UserData | RemoteUsers, loss: Loss) -> HeldOut | None:
         """Who is kept from training, if anybody."""
-        if evaluate is None:
+        if self.evaluate is None:
             return None
         if not isinstance(data, UserData) or data.store is not None:
             raise ValueError("Expected people's rows in memory here with evaluate. Nothing was spent.")
-        n_held = round(evaluate * data.n_users)
+        n_held = round(self.evaluate * data.n_users)
         if not 2 <= n_held <= data.n_users - 2:
-            raise ValueError(f"Expected evaluate={evaluate} to leave at least 2 users on either side.")
+            raise ValueError(f"Expected evaluate={self.evaluate} to leave at least 2 users on either side.")
         ends = None if self._classifies else self._targets.ends
         layout = ScoreLayout(kind_of(self), usual_metrics(self), scale_of(self, None, ends))
 
@@ -499,12 +488,10 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         targets, weights, loss = self._weighed(targets, {} if data.weights is None else {"sample_weight": data.weights})
         return replace(data, targets=targets, weights=weights), loss
 
-    def _fit(
-        self, data: UserData | RemoteUsers, loss: Loss, evaluate: float | None, cells: dict[str, Any] | None = None
-    ) -> None:
+    def _fit(self, data: UserData | RemoteUsers, loss: Loss, cells: dict[str, Any] | None = None) -> None:
         """Minimise; cells are of columns that are learned privately before."""
         source = data.source or Source()
-        facts, held_out = self._facts(loss, source), self._held_out(data, loss, evaluate)
+        facts, held_out = self._facts(loss, source), self._held_out(data, loss)
         first, public_X = self._preparation(cells, data), self.public_X
         if self.columns is not None and public_X is not None and not isinstance(public_X, np.ndarray):
             public_X = self.columns_.encode(public_X)

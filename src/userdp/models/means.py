@@ -189,8 +189,8 @@ def private_mean(
     length, about 5 standard deviations of a single normal quantity, count as if they were at that length, and those
     beyond twice that, or with missing values, as if they were at the mean. Raises `Aborted` if more than the fraction
     `outliers` of the users are far from the others; too few users for that are averaged at once, without those who are
-    far. Clipping pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe (docs/gallery.md has
-    an example). Where a range is public, cut values off at its ends and pass its width twice: with spread=(30, 30)
+    far. Clipping pulls the mean of a skewed quantity towards the bulk, by many `noise_std` maybe (docs/measurements.md
+    has an example). Where a range is public, cut values off at its ends and pass its width twice: with spread=(30, 30)
     nobody within 0 to 30 is clipped, for more noise.
 
     With `inference` users at any distance count, the length is up to 16 times as long where users are seen beyond it,

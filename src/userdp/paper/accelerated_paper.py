@@ -45,8 +45,8 @@ def users_per_step(users: int, rows_per_user: int, steps: int, budget: Budget, f
 
     Paper: Alg. 3, line 4 (K_i); Theorem 4.1 (K_i), which has no factor in front of n_i eps / sqrt(T_i).
     Differs: with the printed factor K_i exceeds n_i unless T_i is about (500 eps ln(..))^2 / ln(1/delta), some 10^8 at
-    eps = 1, though the assumption is said to ensure K_i <= n_i (docs/paper-notes.md). Where it does, all n_i users take
-    part in every step.
+    eps = 1, though the assumption is said to ensure K_i <= n_i (research/docs/paper-notes.md). Where it does, all n_i
+    users take part in every step.
     """
     factor = batch_factor(users, rows_per_user, budget) if factor is None else factor
     return factor * (1 / budget.epsilon + users * budget.epsilon / math.sqrt(steps * math.log(1 / budget.delta)))

@@ -5,7 +5,7 @@
 The counts feed a private test (see `userdp.privacy`), so a pair must get the same answer wherever and beside
 whatever other users it is computed: a tiled GEMM alone can flip ties. Every pair is therefore decided as one
 canonical predicate would decide it. Shortcuts answer only when a rounding-error bound proves that the predicate
-agrees; `docs/neighbour-counts.md` has the proofs, and names the constants below.
+agrees; `research/docs/neighbour-counts.md` has the proofs, and names the constants below.
 
 Known limit: counts do not depend on the shortcuts, but run time does depend on the data (a timing channel).
 """

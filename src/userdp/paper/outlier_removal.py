@@ -232,7 +232,7 @@ class SampledOutlierRemoval(Mechanism):
     round. Proof: docs/proofs.md, section 10.
     Paper: Alg. 2, lines 3-13 for K_i < n_i, calibrated.
     Differs: Poisson samples instead of sampling with replacement, and no amplification after conditioning on test
-    answers (docs/paper-notes.md).
+    answers (research/docs/paper-notes.md).
     """
 
     kind: ClassVar[str] = "sampled-outlier-removal"

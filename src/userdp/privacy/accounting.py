@@ -268,19 +268,14 @@ def epsilon_at(cost: Cost, delta: float, grid: float = FINE_GRID) -> float:
     added_up = math.inf if cost.gaussian or cost.subsampled else math.fsum(cost.pure)
     if room <= 0:
         return added_up if room == 0 else math.inf
+    counted = replace(cost, failure=0.0)
     if _needs_pld(cost):
         room -= _pld_rounding(cost)
-        counted = replace(cost, failure=0.0)
         return min(added_up, float(_composed(counted, grid).get_epsilon_for_delta(room)) if room > 0 else math.inf)
-    counted = replace(cost, failure=0.0)
     if delta_at(counted, 0.0) <= room:
         return 0.0
-    low, high = 0.0, 1.0
-    while delta_at(counted, high) > room:
-        low, high = high, 2 * high
-        if high > _LARGEST_EPSILON:
-            return math.inf
-    return bisect(lambda epsilon: delta_at(counted, epsilon) <= room, low, high, 1e-9)
+    found = least_that(lambda epsilon: delta_at(counted, epsilon) <= room, 0.0, 1.0, 1e-9, _LARGEST_EPSILON)
+    return math.inf if found is None else found
 
 
 def _pld_delta(cost: Cost, epsilon: Any, grid: float) -> Any:
@@ -427,6 +422,22 @@ def bisect(
     return high
 
 
+def least_that(
+    holds: Callable[[Number], bool],
+    low: Number,
+    high: Number,
+    tolerance: float,
+    most: float = math.inf,
+    middle: Callable[[Any, Any], Any] = lambda low, high: (low + high) / 2,
+) -> Number | None:
+    """The least number above `low` for which `holds`, doubling `high` until it does; None if that is above `most`."""
+    while not holds(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    return bisect(holds, low, high, tolerance, middle)
+
+
 def least_enough(
     enough: Callable[[Number], bool], too_little: Number, most: float = 1e7, tolerance: float = 0.05
 ) -> Number | None:
@@ -434,16 +445,11 @@ def least_enough(
 
     None if there is none up to `most`, about.
     """
-    low, high = too_little, 2 * too_little
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > most:
-            return None
 
     def middle(low: Any, high: Any) -> Any:
         return math.sqrt(low * high) if isinstance(high, float) else (low + high) // 2
 
-    return bisect(enough, low, high, tolerance / (1 + tolerance), middle)
+    return least_that(enough, too_little, 2 * too_little, tolerance / (1 + tolerance), most, middle)
 
 
 def _fine_enough(cost: Cost, grid: float) -> float:

@@ -136,10 +136,8 @@ def least_mu(cost: Cost, slack: float) -> float:
     epsilons = np.linspace(0.0, last, _INTERVALS + 1)
     deltas = a.delta_curve(cost, epsilons)
     deltas[-1] = min(deltas[-1], allowed - 2 * _ROUNDING)  # which is where the last epsilon was found
-    low, high = a.SMALLEST_MU, a.SMALLEST_MU
-    while not _is_above(high, allowed, epsilons, deltas):
-        low, high = high, 2 * high
-    return a.bisect(lambda mu: _is_above(mu, allowed, epsilons, deltas), low, high, _MU_TOLERANCE)
+    covers, least = (lambda mu: _is_above(mu, allowed, epsilons, deltas)), a.SMALLEST_MU
+    return a.least_that(covers, least, least, _MU_TOLERANCE) or math.inf
 
 
 def is_gaussian(cost: Cost) -> bool:

@@ -32,9 +32,9 @@ from userdp.privacy.accounting import (
     Budget,
     BudgetExceeded,
     Cost,
-    bisect,
     certify,
     epsilon_at,
+    least_that,
 )
 from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
 from userdp.privacy.mechanism import described
@@ -392,10 +392,9 @@ class Ledger:
                 return True
             return False
 
-        low, high = 0.0, SMALLEST_MU
-        while not refused(high):
-            low, high = high, 2 * high
-        size = bisect(refused, low, high, _TOLERANCE) * (1 - _TOLERANCE) if low else 0.0  # which is not refused
+        size = 0.0
+        if not refused(SMALLEST_MU) and (limit := least_that(refused, SMALLEST_MU, 2 * SMALLEST_MU, _TOLERANCE)):
+            size = limit * (1 - _TOLERANCE)  # which is not refused
         found = epsilon_at(Cost(gaussian=size**2), at) * (1 - _TOLERANCE) if at else size
         if not before and at <= self.budget.delta:
             found = max(found, self.budget.epsilon)  # which the first run may cost, to the last digit

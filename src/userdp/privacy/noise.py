@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -78,12 +79,7 @@ class SecureNoise:
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
         """n independent whole numbers from 0 to high - 1, each equally likely."""
-        words = _random_words(n).copy()
-        # Up to the last multiple of `high` all remainders are equally frequent; words beyond it are drawn again.
-        last = np.uint64(2**64 - 2**64 % high - 1)
-        while np.any(words > last):
-            words[words > last] = _random_words(int(np.sum(words > last)))
-        return (words % np.uint64(high)).astype(np.int64)
+        return np.array([secrets.randbelow(high) for _ in range(n)], dtype=np.int64)
 
 
 class SeededNoise:

@@ -17,10 +17,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from userdp.data.columns import Columns
 from userdp.data.tables import check_place, whole_file
-from userdp.models.options import Solver
 from userdp.report import plots, wording
 from userdp.report.facts import facts_of
 from userdp.report.record import NAMELESS, checked, clean, feature_names, number, output_names, positive, power, real
+from userdp.solvers.planner import Solver
 
 Model = Mapping[str, Any]
 

@@ -43,7 +43,7 @@ RECALIBRATION, FEWEST_WEIGHTS, TOO_NOISY = (16, 0.15), 8, 0.025
 # as in far too wide a range. Steps then shrink all errors by 0.55 along curvatures of up to six times the mean one
 # (derived from the steps' linear recursion; what it brings: tests/test_targets.py).
 FAR_OFF, FAR_OFF_PACE = 4.0, Pace(0.3, 0.5)
-# Counts that locate a quantile, and their fraction. Measured: docs/estimators.md, "Quantiles"
+# Counts that locate a quantile, and their fraction. Measured: docs/measurements.md, "Quantiles"
 # (benchmarks/quantile_coverage.py).
 LOCATION = (12, 0.06)
 PACE = Pace(0.6, 0.5, falls=True)  # leads 1.25 inverse curvatures in all. Chosen (b77f961).
@@ -148,7 +148,7 @@ FOLLOWED, NEARBY = (0.1, 2.0), 1.0
 POWERS, SCALES = (0.0, 0.5, 1.0), tuple(np.geomspace(1e-3, 1e6, 73))
 CLEAR = 2.0  # standard deviations from which on an intercept's size tells itself, and a walk is none of noise
 # Curvature along an axis / mean curvature, where there is any; and of the axes that are flat, about. Measured:
-# benchmarks/collinear.py and coefficients.py --ablate (docs/coefficients.md; 1857558).
+# benchmarks/collinear.py and coefficients.py --ablate (docs/measurements.md; 1857558).
 RELATIVE, FLAT_AXES = (0.05, 3.0), 0.05
 FAR_STEPS = 4  # first steps, which may be taken where a loss is linear: they tell nothing of curvatures (1756a4a)
 # By how much clipping may change the scale of predictions or the intercept / typical predictions. Chosen (f5f8bc0).

@@ -9,7 +9,7 @@ measured; of all others an estimate, no theorem.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from userdp._validate import check_counts
@@ -29,6 +29,77 @@ _NOISE_DOMINATED, _LOOSE = 0.1, 3.5
 
 _MOST_TIMES = 64  # as much is looked for of what was too little
 _WORTH_SAYING = 0.002  # rarer classes are not spoken of
+
+
+@dataclass(frozen=True, repr=False)
+class Solver:
+    """How weights are found. All of it is public, and none of it can make the guarantee weaker.
+
+    >>> Solver("accelerated", mode="paper", row_norm=2.5)
+    Solver('accelerated', mode='paper', row_norm=2.5)
+
+    Parameters
+    ----------
+    name : str
+        "auto" takes "whitened-clip"; others by name, such as "phased-sgd" and "accelerated", the paper's
+        (`userdp.plan` shows all).
+    mode : str
+        "calibrated", with noise and constants that the accountant finds to be enough; or "paper", with the constants
+        as printed.
+    row_norm : float or None
+        For the paper's solvers, whose accuracy depends on it: about how long a row is, with the intercept's 1. None
+        takes the root of the number of features, right if they are of size about 1.
+    domain_radius : float or None
+        How long the vector of all weights may be. None is no limit for the default solver; for the paper's solvers,
+        whose accuracy depends on it, it takes 10, times half of the target range where there is one. `minimize`, which
+        takes a domain, has none.
+    max_gradients : int or None
+        An upper limit on the work. Without it passes are saved where they cost no accuracy.
+    """
+
+    name: str = "auto"
+    _: KW_ONLY
+    mode: str = "calibrated"
+    row_norm: float | None = None
+    domain_radius: float | None = None
+    max_gradients: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("name", "mode"):
+            if not isinstance(getattr(self, field), str):
+                raise TypeError(f"Expected {field} of a Solver to be text, got {getattr(self, field)!r}.")
+        if self.max_gradients is not None:
+            (count,) = check_counts(max_gradients=self.max_gradients)
+            object.__setattr__(self, "max_gradients", count)
+
+    @classmethod
+    def of(cls, solver: Any) -> Solver:
+        """What a parameter `solver` says: a record, or a name for the usual options."""
+        if isinstance(solver, cls):
+            return solver
+        if not isinstance(solver, str):
+            raise TypeError(
+                f'Expected solver to be "auto", the name of a solver, or userdp.Solver(...), got {solver!r}. Nothing '
+                "was spent."
+            )
+        return cls(solver)
+
+    @property
+    def radius(self) -> float:
+        """Of the weights that are learned where none is declared: whitened-clip needs none, others do."""
+        free = self.mode == "calibrated" and self.name in ("auto", AUTO)
+        return _NO_LIMIT if free else _USUAL_RADIUS
+
+    @property
+    def as_json(self) -> str | dict[str, Any]:
+        """What model files hold: the name, or, where there is more to say, what is not as usual."""
+        changed = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+        return self.name if set(changed) <= {"name"} else changed
+
+    def __repr__(self) -> str:
+        changed = {"name": self.name} if isinstance(self.as_json, str) else {"name": self.name} | self.as_json
+        words = [repr(changed.pop("name")), *(f"{name}={value!r}" for name, value in changed.items())]
+        return f"Solver({', '.join(words)})"
 
 
 @dataclass(frozen=True)
@@ -366,11 +437,6 @@ def plan(
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
     size = (problem, n_users, rows_per_user, budget)
     return Comparison(*size, tuple(replace(o, enough_epsilon=_enough_epsilon(o, *size)) for o in options))
-
-
-def default_radius(solver: str, mode: str = "calibrated") -> float:
-    """Radius of the weights' ball where none is declared: whitened-clip needs none, others do."""
-    return _NO_LIMIT if mode == "calibrated" and solver in ("auto", AUTO) else _USUAL_RADIUS
 
 
 def public_problem(

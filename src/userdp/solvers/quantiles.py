@@ -20,7 +20,7 @@ from userdp.solvers.problem import Problem
 from userdp.solvers.solver import Releases, Request
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
 
-# Numbers that were chosen with benchmarks/quantile_coverage.py in view (56cf70b; docs/estimators.md, "Quantiles"); no
+# Numbers that were chosen with benchmarks/quantile_coverage.py in view (56cf70b; docs/measurements.md, "Quantiles"); no
 # experiment on a single one is known. None of them affects privacy.
 _MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth (derived)
 _NARROWEST = 1e-4  # targets' spread / their bound that is told apart from none

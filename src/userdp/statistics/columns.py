@@ -1,17 +1,23 @@
-"""What users contribute to what is learned of columns: where their numbers lie, and which levels they have."""
+"""What users contribute to what is learned of columns: where their numbers lie, and which levels they have.
+
+And what is made of released bins: ranges of columns and of targets.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from userdp.data.columns import PRIVATE, Column, Number
 from userdp.statistics.gradients import PerUser, never_apart
 from userdp.statistics.rows import Rows
 
 _HALF = 2.0 ** np.arange(-20, 41)
+_TAIL = 0.005  # of what people have, beyond either end of a learned range
+_FARTHER = 2.0  # by this factor a range of targets ends beyond the last bin that is clear: noise hides long tails
 
 
 @never_apart
@@ -73,3 +79,49 @@ class OwnLevels(PerUser):
         kept = rank < self.most
         out[owner[kept], rank[kept]] = distinct.view(held.dtype).reshape(-1, self.n_words)[code[kept]]
         return out.reshape(len(rows.users), -1)
+
+
+# Where bins begin and end, the outermost ones too.
+_EDGES = np.concatenate([[2 * Histograms.EDGES[0]], Histograms.EDGES, [2 * Histograms.EDGES[-1]]])
+
+
+def ranged(column: Column, masses: np.ndarray, least: float) -> Number:
+    """A number's range, and the median that fills it, of noisy fractions of cells in each bin.
+
+    Bins that noise could have filled count as empty. Rounded to three digits, which costs nothing.
+    """
+    assert isinstance(column, Number)
+    held = _held(masses, least)
+    below = np.concatenate([[0.0], np.cumsum(held)]) / held.sum()
+    low, fill, high = (_rounded(float(end)) for end in np.interp([_TAIL, 0.5, 1 - _TAIL], below, _EDGES))
+    if column.range == PRIVATE:
+        low = max(low, column.least)
+        high = high if low < high else low + max(1.0, abs(low))
+        column = replace(column, low=low, high=high, range=None)
+    return replace(column, fill=fill) if column.fill == PRIVATE else column
+
+
+def range_of_targets(masses: np.ndarray, least: float) -> tuple[float, float]:
+    """The range of targets, of noisy fractions of them in each bin: all bins that are clear of noise, and `_FARTHER`.
+
+    Wider than that of a column, since targets beyond are cut off, and long tails decide means: a range that is some
+    times too wide costs little. It ends at 0 where that is the last bin.
+    """
+    held = np.flatnonzero(_held(masses, least))
+    low, high = _EDGES[held[0]], _EDGES[held[-1] + 1]
+    low, high = low * _FARTHER if low < 0 else low / _FARTHER, high * _FARTHER if high > 0 else high / _FARTHER
+    smallest = 2 * _FARTHER * 2.0**-20
+    low, high = (0.0 if abs(end) < smallest else _rounded(float(end)) for end in (low, high))
+    return (low, high) if low < high else (low, low + max(1.0, abs(low)))
+
+
+def _held(masses: np.ndarray, least: float) -> np.ndarray:
+    """Masses of the bins that noise could not have filled; of the likeliest one, if it could have filled all."""
+    held = np.where(masses > least, masses, 0.0)
+    if not held.any():
+        held[np.argmax(masses)] = 1.0
+    return held
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}") if abs(value) > 1e-6 else 0.0

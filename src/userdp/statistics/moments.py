@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from userdp.data.users import UserData
+from userdp.data.schema import matrix
+from userdp.data.source import SHARED, shares_memory
+from userdp.data.users import RemoteUsers, UserData
 from userdp.statistics.gradients import PerUser, RowWeights, never_apart
 from userdp.statistics.rows import (
     Rows,
@@ -313,3 +315,39 @@ def moment_lengths(rows: Rows, lower: np.ndarray, bounds: np.ndarray, dtype: Any
         # Beyond these sizes squares of single precision's squares over- or underflow.
         rough[members] = ~((more[members] <= _ROUGH * found) & (found > 2.0**-50) & (found < 2.0**50))
     return lengths, rough
+
+
+def public_moment(public_X: Any, data: UserData | RemoteUsers, most_features: int) -> np.ndarray:
+    """Second moment of public rows, with the intercept's column if the data has it; its diagonal for more features.
+
+    The fewer rows, the more their covariance is drawn to its diagonal: directions that they lack by chance are not
+    taken for empty. A column that does not vary is taken to vary by its size, or if it is 0, as much as others do.
+    """
+    from sklearn.utils.sparsefuncs import mean_variance_axis  # which plans need not wait for
+
+    expected = data.n_features - data.has_intercept
+    if isinstance(data, UserData) and shares_memory(public_X, data.rows):
+        raise ValueError(SHARED)
+    rows: Any = public_X.tocsr() if hasattr(public_X, "tocsr") else matrix("public_X", public_X, expected)
+    sparse, rows = hasattr(rows, "tocsr"), rows.astype(np.float64)
+    if sparse and expected <= most_features:
+        sparse, rows = False, rows.toarray()
+    if sparse:
+        rows.sum_duplicates()  # of a copy
+    cells = rows.data if sparse else rows
+    fitting = rows.ndim == 2 and rows.shape[1] == expected and rows.shape[0] > 0
+    if not (fitting and np.isfinite(cells).all() and cells.any()):
+        raise ValueError(
+            f"Expected public_X to be finite rows of {expected} features, not all 0, got shape {rows.shape}: fill "
+            "missing values. Nothing was spent."
+        )
+    means, variances = mean_variance_axis(rows, axis=0) if sparse else (rows.mean(axis=0), rows.var(axis=0))
+    sizes = np.where(variances > 1e-12 * means**2, variances, means**2)
+    sizes = np.where(sizes > 0, sizes, np.median(sizes[sizes > 0]))
+    means = np.append(means, [1.0] * data.has_intercept)
+    if data.n_features > most_features:
+        return np.asarray(np.append(sizes, [0.0] * data.has_intercept) + means**2)
+    centred, drawn = rows - rows.mean(axis=0), expected / (expected + len(rows))
+    moment = np.outer(means, means)
+    moment[:expected, :expected] += (1 - drawn) * (centred.T @ centred / len(rows)) + drawn * np.diag(sizes)
+    return np.asarray(moment)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from userdp.privacy.accounting import Budget
-from userdp.solvers.planner import default_radius, public_problem
+from userdp.solvers.planner import Solver, public_problem
 from userdp_research.bench.cells import Cell, Record
 from userdp_research.bench.generated import LOSSES, Scenario, draw_users, fresh_rows, true_weights
 from userdp_research.bench.references import Yardstick, user_optimum, yardstick
@@ -55,7 +55,7 @@ def measure_grid(settings: Record, context: Record) -> Record:
         found = [fresh.score(user_optimum(loss, part)) for part in parts]
         result: Record = {"seconds": [(time.perf_counter() - started) / len(found)] * len(found)}
     else:
-        radius = scenario.radius or default_radius(settings["solver"])
+        radius = scenario.radius or Solver(settings["solver"]).radius
         problem = public_problem(loss, scenario.features + 1, domain_radius=radius)
         result = solve_all(settings["solver"], problem, parts, n_users, scenario.rows, budget, None, fresh.score)
         if "refusal" in result:

@@ -14,7 +14,7 @@ import numpy as np
 from userdp.data.users import UserData
 from userdp.domains import Ball
 from userdp.privacy.accounting import Budget
-from userdp.solvers.planner import default_radius
+from userdp.solvers.planner import Solver
 from userdp.solvers.problem import Problem
 from userdp_research.bench.cells import Cell, Record
 from userdp_research.bench.oracle import oracle
@@ -101,7 +101,7 @@ def measure_real(settings: Record, context: Record) -> Record:
 def _private(name: str, task: Task, parts: list[UserData], budget: Budget, limit: int | None, test: HeldOut) -> Record:
     n_users, d = parts[0].n_users, parts[0].n_features
     target_bound = None if task.loss.classifies else 1.0
-    problem = Problem(task.loss, Ball(default_radius(name)), d, task.longest(d), target_bound, intercept=True)
+    problem = Problem(task.loss, Ball(Solver(name).radius), d, task.longest(d), target_bound, intercept=True)
     rows = task.cap or int(np.diff(parts[0].offsets).max())
     most = None if limit is None else limit * n_users * rows
     return solve_all(name, problem, parts, n_users, rows, budget, most, test.score)

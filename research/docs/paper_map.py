@@ -1,4 +1,4 @@
-r"""Write the map from the paper to the code in docs/paper-notes.md: python docs/paper_map.py [the paper's .tex]
+r"""Write the map in research/docs/paper-notes.md: python research/docs/paper_map.py [the paper's .tex]
 
 Rows are every line and parameter of Algorithms 1 to 3 and what the theorems fix, quoted from the LaTeX source. Code is
 found by `Paper:` marks in docstrings ("Alg. 1, line 4 (n_i); Theorem 2.1 (p)", the word "calibrated" where it is not
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "paper-notes.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "research" / "docs" / "paper-notes.md"
 
 
 class Row(NamedTuple):
@@ -256,7 +256,7 @@ def _cells(row: Row, code: list[Mark], tests: list[Mark]) -> list[str]:
 
 def _link(mark: Mark) -> str:
     shown = mark.name or mark.file.stem
-    return f"[{shown}](../{mark.file.relative_to(ROOT).as_posix()})"
+    return f"[{shown}](../../{mark.file.relative_to(ROOT).as_posix()})"
 
 
 def gaps() -> list[Row]:
