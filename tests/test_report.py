@@ -84,7 +84,7 @@ def test_it_is_one_well_formed_page_that_loads_and_runs_nothing(pages, name):
 
 def test_the_guarantee_is_in_words_and_in_signs(pages):
     text = Outline(pages["logistic"]).text
-    assert "everything one person contributed, however many rows, by anything else" in text
+    assert "everything one user contributed, however many rows, by anything else" in text
     assert "by at most a factor of 2.72, plus a chance of 1 in 1,000,000" in text
     assert "73.2% is the best chance of a right guess" in text
     assert "For all data sets D and D′ of 48,092 users that are equal except for one user's whole data" in text
@@ -131,7 +131,7 @@ def test_the_noise_is_shown_beside_what_epsilon_and_delta_alone_allow(pages):
     assert "10⁻⁹ 1.318" in text
     assert "weak guarantee" not in text
     assert "This fit alone, with its hyperparameters taken as public." in text
-    assert "Adding or removing a person is not covered by replacement with a public number of users." in text
+    assert "Adding or removing a user is not covered by replacement with a public number of users." in text
 
 
 def test_tests_that_may_err_are_told(pages):
@@ -240,7 +240,7 @@ def test_facts_for_machines_are_those_of_the_page():
     facts = json.loads(json.dumps(report_facts(KNOWN_NOISE), allow_nan=False))
     assert facts["guarantee"]["epsilon"] == 1.0
     assert facts["guarantee"]["covers"] == "this fit alone, with its hyperparameters taken as public"
-    assert any("Adding or removing a person" in words for words in facts["guarantee"]["not_covered"])
+    assert any("Adding or removing a user" in words for words in facts["guarantee"]["not_covered"])
     assert facts["noise"]["right_guess"] == GAUSSIAN["right_guess"]
     assert facts["noise"]["right_guess_of_epsilon_and_delta_alone"] == pytest.approx(0.7311, abs=1e-4)
     assert facts["noise"]["add_or_remove_epsilon_to_compare_with"] == GAUSSIAN["added_epsilon"]

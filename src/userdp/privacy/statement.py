@@ -261,7 +261,7 @@ class Statement:
     @property
     def not_covered(self) -> list[str]:
         """What the guarantee is not about, in sentences."""
-        return [*NOT_COVERED, _OTHER[self.relation].format(self.word, self.word)]
+        return not_covered(self.relation, self.word)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -349,6 +349,11 @@ class Statement:
                 f"epsilon {rounded_up(found.replaced_epsilon, 3)} at the same delta"
             )
         return lines
+
+
+def not_covered(relation: str, word: str) -> list[str]:
+    """What a guarantee for these neighbours is not about, where one of those who are protected is called so."""
+    return [*NOT_COVERED, _OTHER[relation].format(word, word)]
 
 
 def apart(ends: Iterable[tuple[int, int]]) -> bool:
