@@ -176,15 +176,15 @@ IMPOSSIBLE = {
 )
 def test_impossible_records_are_refused(name, field):
     for value in IMPOSSIBLE[field]:
-        with pytest.raises((ValueError, TypeError), match=f"Expected .*({field}|increasing|positive)"):
+        with pytest.raises((ValueError, TypeError), match=f"{field}|increasing|positive"):
             replace(MEANS[name], **{field: value})
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("clip", {"noise_multiplier": [5.0]}, "noise_multiplier to be a number, got list"),
-        ("clip", {"rounds": 0.5}, "rounds=0.5 to be a whole number"),
+        ("clip", {"noise_multiplier": [5.0]}, "noise_multiplier must be a number, got list"),
+        ("clip", {"rounds": 0.5}, "rounds must be a whole number"),
         ("clip without delta", {"acute": True}, "Expected"),
         ("clip without delta", {"sampling_probability": 0.5}, "Expected"),
         ("clip of samples", {"acute": True}, "acute vectors of everyone"),

@@ -328,7 +328,9 @@ class _Slots:
         rows = self.data.offsets[self.users[members]] + numbers
         held = rows < self.data.offsets[self.users[members] + 1]
         longest, largest_target, labels = self.bounds
-        return held, *safe_rows(*self._rows.gathered(rows[held]), longest, largest_target, labels)
+        return held, *safe_rows(
+            self._rows.gathered(rows[held]), self._rows.data.targets[rows[held]], longest, largest_target, labels
+        )
 
 
 def safe_rows(

@@ -45,10 +45,12 @@ def square_of(rows: Rows, basis: np.ndarray, weights: np.ndarray | None = None, 
 
 def triangle(matrices: np.ndarray) -> np.ndarray:
     """Upper triangles row by row, off-diagonal entries times sqrt(2): vectors as long as the Frobenius norms."""
-    first, second = np.triu_indices(matrices.shape[-1])
-    found = matrices[..., first, second] * np.where(first == second, 1.0, math.sqrt(2))
+    width = matrices.shape[-1]
+    first, second = np.triu_indices(width)
     # Contiguous, so that the order in which a row is added up does not depend on how many there are.
-    return np.ascontiguousarray(found)
+    found: np.ndarray = np.take(matrices.reshape(*matrices.shape[:-2], width * width), first * width + second, axis=-1)
+    found *= np.where(first == second, 1.0, math.sqrt(2))
+    return found
 
 
 def symmetric(triangle: np.ndarray) -> np.ndarray:
@@ -89,8 +91,8 @@ class SecondMoment(PerUser):
     def of_users(self, rows: Rows) -> np.ndarray:
         d = rows.data.n_features
         out = np.full((len(rows.users), d * (d + 1) // 2), math.nan)
-        for members, squares in square_of(rows, np.eye(d), dtype=np.float64):
-            out[members] = triangle(squares / rows.counts[members][:, None, None])
+        for members, squares in square_of(rows, np.ones(d), dtype=np.float64):
+            out[members] = triangle(squares) / rows.counts[members][:, None]
         return out
 
 
@@ -114,9 +116,11 @@ class SecondMomentShape(PerUser):
 
     def of_users(self, rows: Rows) -> np.ndarray:
         moments = SecondMoment().of_users(rows)
-        lengths = np.sqrt(np.einsum("ij,ij->i", moments, moments))
-        shapes = moments / np.where(lengths == 0, 1.0, lengths)[:, None]
-        return np.column_stack([shapes, np.minimum(lengths / self.largest, 1.0)])
+        lengths = np.sqrt(squared_lengths(moments))
+        out = np.empty((len(moments), moments.shape[1] + 1))
+        np.divide(moments, np.where(lengths == 0, 1.0, lengths)[:, None], out=out[:, :-1])
+        out[:, -1] = np.minimum(lengths / self.largest, 1.0)
+        return out
 
 
 @never_apart

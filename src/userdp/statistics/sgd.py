@@ -120,6 +120,7 @@ class OnePassSGD:
         ahead = max(1, min(_WINDOW_ROWS, _WINDOW_ENTRIES // rows.n_features))  # of the features alone: see `gathered`
         window = np.empty((n_lanes, ahead, rows.n_features), rows.dtype)
         targets, weights = np.empty((ahead, n_lanes)), np.ones((ahead, n_lanes))
+        numbers = np.empty((n_lanes, ahead), dtype=np.int64)
         x_of_all = np.empty((n_lanes, rows.n_features))
         penalty = None if self.penalty is None else self.penalty.reshape(n_outputs, -1)
         active, early = n_lanes, n_lanes  # lanes with rows left, and those of whose iterates none counts yet
@@ -129,9 +130,11 @@ class OnePassSGD:
             if t % ahead == 0:
                 for lane in range(active):
                     own = visits[lane][t : t + ahead]
-                    window[lane, : len(own)], targets[: len(own), lane] = rows.gathered(own)
-                    if rows.data.weights is not None:
-                        weights[: len(own), lane] = rows.data.weights[own]
+                    numbers[lane, : len(own)], numbers[lane, len(own) :] = own, own[0]
+                window[:active] = rows.gathered(numbers[:active])
+                targets[:, :active] = rows.data.targets[numbers[:active].T]
+                if rows.data.weights is not None:
+                    weights[:, :active] = rows.data.weights[numbers[:active].T]
             while early > 0 and cuts[early - 1] <= t:
                 early -= 1
             x, v = x_of_all[:active], w[:active]
@@ -160,6 +163,8 @@ class OnePassSGD:
         (far,) = np.nonzero(squares > radius * radius)
         for lane in far[np.isinf(squares[far])]:
             w[lane] = self.domain.project(w[lane]) if np.all(np.isfinite(w[lane])) else math.nan
+        if not len(far):
+            return
         far = far[np.isfinite(squares[far])]
         shrunk = off[far] * (radius / np.sqrt(squares[far]))[:, None]
         w[far] = shrunk if center is None else center + shrunk
@@ -190,16 +195,15 @@ class GatheredRows:
             orders[size] = np.argsort(mixing_order(size))
         return np.asarray((np.repeat(starts - ends + counts, counts) + np.arange(size))[orders[size]])
 
-    def gathered(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of one group in the basis, and their targets.
+    def gathered(self, numbers: np.ndarray) -> np.ndarray:
+        """Rows in the basis, (groups, rows each, width), of groups with these numbers of rows.
 
-        One matrix product for rows of one group, as many as their width and the group's own rows tell: how it rounds
-        depends on nothing else.
+        One matrix product for the rows of each group, always of as many: how it rounds depends on the group alone.
         """
-        rows = dense(self.held[numbers])
+        rows = dense(self.held[numbers.ravel()]).reshape(*numbers.shape, self.held.shape[1])
         if self.data.has_intercept:
-            rows = np.concatenate([rows, np.ones((len(rows), 1), rows.dtype)], axis=1)
-        return rows if self.basis is None else rows @ self.basis, self.data.targets[numbers]
+            rows = np.concatenate([rows, np.ones((*numbers.shape, 1), rows.dtype)], axis=-1)
+        return rows if self.basis is None else np.matmul(rows, self.basis)
 
 
 def mixing_order(n_rows: int) -> np.ndarray:
