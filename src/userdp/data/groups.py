@@ -42,14 +42,11 @@ class Options:
         if self.max_rows_per_user is not None:
             check_counts(max_rows_per_user=self.max_rows_per_user)
 
-    def filled(self, cells: np.ndarray, kept: np.dtype) -> np.ndarray:
-        """The cells with `fill_missing`, if it is given, in place of NaN; as they are without any.
-
-        It is of the type that rows are kept in: cells may be of a narrower one, where it would be infinite.
-        """
+    def filled(self, cells: np.ndarray) -> np.ndarray:
+        """The cells with `fill_missing`, if it is given, in place of NaN, in a type that holds it; else as they are."""
         if self.fill_missing is None or cells.dtype.kind != "f" or not (missing := np.isnan(cells)).any():
             return cells
-        return np.where(missing, kept.type(self.fill_missing), cells)
+        return np.where(missing, np.float64(self.fill_missing), cells)
 
     def float_type(self, given: np.dtype) -> np.dtype:
         """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""

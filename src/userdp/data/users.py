@@ -275,8 +275,7 @@ class UserData:
         X = sparse_rows("X", X) if is_sparse(X) else matrix("X", X)
         options = Options(max_rows_per_user, fit_intercept, dtype, keep_user_ids, insecure_seed, fill_missing)
         kept_type = options.float_type(X.dtype)
-        sparse = isinstance(X, SparseRows)
-        X = replace(X, values=options.filled(X.values, kept_type)) if sparse else options.filled(X, kept_type)
+        X = replace(X, values=options.filled(X.values)) if isinstance(X, SparseRows) else options.filled(X)
         targets = None if y is None else numbers("y", y)
         counted = None if weights is None else numbers("weights", weights)
         for name, cells in (("y", targets), ("weights", counted)):
@@ -420,7 +419,7 @@ class UserData:
             names = list(schema.features[first : first + n_together])
             columns = table.columns(names) if isinstance(table, TableFile) else {name: table[name] for name in names}
             found = [whole(numbers(f"column {name!r}", columns[name])) for name in names]
-            groups.gather(kept.filled(np.column_stack(found), kept_type), rows[:, first : first + len(names)])
+            groups.gather(kept.filled(np.column_stack(found)), rows[:, first : first + len(names)])
             del columns, found
         user_ids = groups.ids(owners) if kept.keep_user_ids else None
         made = cls._grouped(rows, targets, groups, user_ids, kept)
