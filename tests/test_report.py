@@ -111,7 +111,8 @@ def test_budget_steps_phases_and_coefficients_are_told(pages):
     assert "−1.2408" in text
     assert "1.1432" in text
     assert "GaussianOutlierRemoval(n_vectors=48092" in text
-    assert "model = LogisticRegression( epsilon=1.0, delta=1e-06, solver=Solver('auto', " in text
+    declared = "epsilon=1.0, delta=1e-06, solver=Solver('auto', row_norm=5.5, domain_radius=10.0), max_rows"
+    assert f"from userdp import LogisticRegression, Solver model = LogisticRegression( {declared}" in text
     assert "Lowy, Andrew and Liu, Daogao and Asi, Hilal" in text
     assert "Noise is fresh in every run" in text
     assert "dp-accounting" in text

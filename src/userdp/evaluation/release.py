@@ -39,11 +39,11 @@ from userdp.statistics.scores import CellFractions, ScoreMeans, ScoreSquares
 BINS, SCORES, SPREAD = "bins of scores", "scores", "spread of scores"
 _BINS_FRACTION, _SPREAD_FRACTION = 0.2, 0.06  # of the budget, in mu^2
 _BLOCK = 2048
-_MOST_NOISE = 0.25  # deviation, of a score's range, beyond which it tells nothing
+_MOST_NOISE = 0.25  # deviation, of a score's range, beyond which it is not informative
 _MOST_UNRESOLVED = 0.1  # of the AUC: beyond, what bins leave open hides it
 _TOO_FEW_BINS = (
-    "{names} of {whom}: not told. Margins are counted in bins, of width 0.5 from -5 to 5 with ends at -7 and 7; too "
-    "many are in one or two of these or beyond the ends, or the slope is above 5."
+    "{names} of {whom}: not released. Margins are counted in bins, of width 0.5 from -5 to 5 with ends at -7 and 7; "
+    "too many are in one or two of these or beyond the ends, or the slope is above 5."
 )
 _RADIUS = 1 + 1e-9  # that of the body around all possible vectors, in its own coordinates, with room for rounding
 _CLEAR = 3.0  # noise deviations that a level's count must be above 0
@@ -216,7 +216,7 @@ def _block_scores(
     def part(name: str, unit: float = 1.0, sign: float = 1.0) -> Score:
         """Of one mean. What is beyond a threshold counts as far as it is above its noise.
 
-        The interval is that of the sum, which holds whoever is far out; but its low end is at least that of the first
+        The interval is that of the sum, which holds with outlying users; but its low end is at least that of the first
         part, since the second is not below 0. Half of the chance that it is too high is left to either.
         """
         value, gradient = mean(name)
