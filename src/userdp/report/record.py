@@ -1,4 +1,4 @@
-"""The model's record: checked, completed, and its numbers and names written for people."""
+"""The model's record: checked, completed, and its numbers and names formatted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 from userdp.evaluation.scores import Scores
-from userdp.models.options import mode_now, parameters_now
-from userdp.privacy.accounting import rounded_up
+from userdp.models.files import parameters_now
+from userdp.models.sklearn_compat import mode_now
+from userdp.privacy.accounting import RELATIONS, REPLACE_ONE, rounded_up
 from userdp.privacy.statement import AffectedUsers, Tradeoff, right_guess
 from userdp.solvers.solver import PROVEN
 
@@ -28,7 +29,8 @@ _OPTIONAL: Mapping[str, Any] = {
     "source": {},
 }
 _OPTIONAL_PRIVACY: Mapping[str, Any] = {
-    **dict.fromkeys(("neighbours", "warning"), ""),
+    **dict.fromkeys(("neighbours", "warning", "called"), ""),
+    "relation": REPLACE_ONE,
     **dict.fromkeys(("insecure_seed", "ledger", "tradeoff", "affected_users")),
 }
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
@@ -41,8 +43,8 @@ def checked(record: object) -> dict[str, Any]:
         return _completed(record)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"Expected a model's record, as its to_dict() gives it; this one is damaged ({type(error).__name__}: "
-            f"{clean(error)[:200]}). Pass a fitted model, or such a record."
+            f"The model's record is damaged ({type(error).__name__}: {clean(error)[:200]}). Pass a fitted model, or "
+            "the record that its to_dict() gives."
         ) from None
 
 
@@ -75,17 +77,20 @@ def _completed_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     epsilon, delta, ledger = whole["epsilon"], whole["delta"], whole["ledger"]
     _check(0 < epsilon < math.inf and 0 <= delta < 1, "0 < epsilon < infinity and 0 <= delta < 1")
     _check(whole["unit"] in ("user", "row"), 'the unit is "user" or "row"')
+    _check(whole["relation"] in RELATIONS, "a relation of neighbours that there is")
     found = None if whole["tradeoff"] is None else Tradeoff.from_dict(whole["tradeoff"])
     if found is not None:
         points = [end for point in found.points for end in point]
         chances = [found.right_guess, found.failure, found.mu_failure, *points]
-        numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
+        others = (found.added_epsilon, found.replaced_epsilon)
+        numbers = [found.mu, *others, *(value for pair in found.epsilons for value in pair)]
         fine = all(value is None or 0 <= value < math.inf for value in numbers) and len(points) > 2
         _check(fine and all(0 <= chance <= 1 for chance in chances), "chances and epsilons of the trade-off")
     alone = right_guess(epsilon, delta)  # what epsilon and delta alone rule out, beside what the noise gives
     best, weak = (alone, _WEAK) if found is None else (found.right_guess, _WEAK_NOISE)
     where = (ledger or {}).get("path")  # whose folder it is in is nobody's business
     return whole | {
+        "word": clean(whole["called"] or whole["unit"]),
         "mechanisms": [dict(step) for step in whole["mechanisms"]],
         "tradeoff": found,
         "affected_users": AffectedUsers.from_list(whole["affected_users"]),
@@ -139,7 +144,7 @@ def _width(text: str) -> int:
 
 
 def number(value: object, digits: int = 4) -> str:
-    """A number for people: 48,092 or 0.0021 or 1e-06."""
+    """A number in words: 48,092 or 0.0021 or 1e-06."""
     if value is None:
         return "not given"
     if isinstance(value, bool) or not isinstance(value, Real):
