@@ -60,7 +60,8 @@ def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: i
     mu_squared = (1 - 1e-9) / gaussian_multiplier(budget, 1) ** 2
     fractions = {BINS: _BINS_FRACTION} if layout.needs_cells else {}
     fractions |= {SCORES: 1 - _SPREAD_FRACTION - _BINS_FRACTION * layout.needs_cells, SPREAD: _SPREAD_FRACTION}
-    enough = math.ceil(math.sqrt(len(layout.names(0)) / (fractions[SCORES] * mu_squared)) / _MOST_NOISE)
+    noise = budget.relative_noise * math.sqrt(len(layout.names(0)) / (fractions[SCORES] * mu_squared))
+    enough = math.ceil(noise / _MOST_NOISE)
     if n_users < enough:
         raise BudgetExceeded(
             f"Expected more than n_users={n_users} for scores at epsilon={budget.epsilon:g}, delta={budget.delta:g}: "
@@ -69,7 +70,8 @@ def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: i
         )
     steps = []
     for label, fraction in fractions.items():
-        clip = Clip(n_users, 1 / math.sqrt(fraction * mu_squared), block=_BLOCK, acute=label != SCORES)
+        multiplier, relation = 1 / math.sqrt(fraction * mu_squared), budget.neighbours
+        clip = Clip(n_users, multiplier, block=_BLOCK, acute=label != SCORES, neighbours=relation)
         steps.append(Step(label, start, start + n_users, clip))
     return tuple(steps)
 
