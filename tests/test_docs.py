@@ -50,7 +50,7 @@ HOW_TO = {
     "known-limits",
 }
 REFERENCE = {"api", "cli", "inputs"}
-EXPLANATION = {"explanation", "guarantee", "how-the-default-works", "which-solver", "unequal-users", "paper"}
+EXPLANATION = {"explanation", "guarantee", "neighbours", "how-the-default-works", "which-solver", "unequal-users", "paper"}
 REVIEWERS = {"reading-map", "proofs", "audit", "nist-sp-800-226", "security", "architecture", "contributing"}
 MEASUREMENTS = {"measurements", "speed"}
 PLAN = {*TUTORIAL, "guide", *HOW_TO, *REFERENCE, *EXPLANATION, *REVIEWERS, *MEASUREMENTS, "changelog"}

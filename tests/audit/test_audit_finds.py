@@ -16,6 +16,9 @@ QUICK = {
     ("Clip", "edges"): 20_000,
     ("Clip, Laplace noise", "edges"): 20_000,
     ("Clip, sampled", "edges"): 20_000,
+    ("Clip, zero-out", "edges"): 20_000,
+    ("Clip, Laplace noise, zero-out", "edges"): 20_000,
+    ("Vocabulary, zero-out", "edges"): 20_000,
     ("AboveThresholdOnce", "flips"): 20_000,
     ("GaussianTest", "flips"): 40_000,
 }

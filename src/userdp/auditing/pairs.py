@@ -27,7 +27,7 @@ from userdp.domains import Ball
 from userdp.paper.concentration import AboveThreshold, AboveThresholdOnce, GaussianTest
 from userdp.paper.outlier_removal import OutlierRemoval
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
-from userdp.privacy.accounting import Budget, Cost, epsilon_at
+from userdp.privacy.accounting import ZERO_OUT, Budget, Cost, epsilon_at
 from userdp.privacy.mechanism import Aborted, Mechanism, Vectors
 from userdp.privacy.noise import Noise
 from userdp.solvers.problem import Problem
@@ -156,6 +156,7 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
     pairs += mean_pairs("Clip, Laplace noise", priced.laplace_clip(budget))
     pairs += mean_pairs("Clip, Laplace noise, 3 rounds", priced.laplace_clip(budget, rounds=3))
     pairs += sampled_pairs("Clip, sampled", priced.sampled_clip(budget))
+    pairs += _zeroed_out(budget)
     for rounds, suffix in ((1, ""), (3, ", 3 rounds")):
         gaussian = priced.gaussian_outlier_removal(budget, rounds)
         pairs += gated_pairs(f"OutlierRemoval{suffix}", priced.outlier_removal(budget, rounds))
@@ -173,6 +174,27 @@ def mechanism_pairs(budget: Budget) -> list[Pair]:
 def _paper_pairs(name: str, mechanism: PaperOutlierRemoval | SampledPaperOutlierRemoval) -> list[Pair]:
     """Outliers bring the score to its threshold: of c near vectors and n - c lonely ones it is (c^2 + n - c)/n."""
     return gated_pairs(name, mechanism, mechanism.n_vectors - math.ceil(math.sqrt(0.8) * mechanism.n_vectors))
+
+
+def _zeroed_out(budget: Budget) -> list[Pair]:
+    """For "zero-out" neighbours: a user whose vector is far out, or adds nothing; one of samples is asked or not."""
+    mechanisms: dict[str, Mechanism] = {
+        "Clip, zero-out": replace(priced.clip(budget), neighbours=ZERO_OUT),
+        "Clip, Laplace noise, zero-out": replace(priced.laplace_clip(budget), neighbours=ZERO_OUT),
+        "Clip, sampled, zero-out": priced.sampled_clip(replace(budget, neighbours=ZERO_OUT)),
+    }
+    pairs = []
+    for name, mechanism in mechanisms.items():
+        used, zeroed = (_others(mechanism, own) for own in (edge(mechanism, 1.0), 0.0))
+        pairs += pairs_of(name, mechanism, edges=(used, zeroed))
+    levels = priced.vocabulary(budget, ZERO_OUT)
+    others = np.ones(levels.n_vectors)
+    used, zeroed = (np.append(own, others[1:])[:, None] for own in (1.0, 0.0))
+
+    def read(mechanism: Mechanism, noise: Noise, vectors: Vectors) -> list[float]:
+        return [float(mechanism.start(noise).release(vectors, 1.0)[0])]
+
+    return [*pairs, *pairs_of("Vocabulary, zero-out", levels, read, edges=(used, zeroed))]
 
 
 def _acute_clip(budget: Budget) -> list[Pair]:

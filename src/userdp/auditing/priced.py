@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from userdp.paper.outlier_removal import OutlierRemoval, RadiusSearch, SampledOutlierRemoval
 from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
 from userdp.privacy.accounting import (
+    REPLACE_ONE,
     AddedUserMultiplier,
     Budget,
     Cost,
@@ -47,8 +48,9 @@ def laplace_clip(budget: Budget, rounds: int = 1) -> Clip:
 
 
 def sampled_clip(budget: Budget) -> Clip:
-    multiplier = subsampled_multiplier(budget, 0.5, 1) / 2 * (1 + 1e-6)  # a replacement is twice an addition
-    return Clip(2, multiplier, sampling_probability=0.5)
+    moved = 2 * budget.relative_noise  # a replacement is twice an addition
+    multiplier = subsampled_multiplier(budget, 0.5, 1) / moved * (1 + 1e-6)
+    return Clip(2, multiplier, sampling_probability=0.5, neighbours=budget.neighbours)
 
 
 def _sized(make: Callable[[int], _Tested]) -> _Tested:
@@ -113,9 +115,10 @@ def radius_search(budget: Budget, n_radii: int, target: int = 40) -> RadiusSearc
     return RadiusSearch(2 * target, tuple(2.0**k for k in range(n_radii)), target, std)
 
 
-def vocabulary(budget: Budget) -> Vocabulary:
+def vocabulary(budget: Budget, neighbours: str = REPLACE_ONE) -> Vocabulary:
     """Enough users for two levels to pass nearly always, so that nearly all of the budget is seen in their counts."""
     failure = _FAILURE_FRACTION * budget.delta
     multiplier = gaussian(budget, 1, Cost(failure=failure))
-    size = 2 * math.ceil(Vocabulary(_MANY, multiplier, failure, 1, 2, 1).threshold + 9 * multiplier)
-    return Vocabulary(size, multiplier, failure, 1, 2, 1)
+    kind: dict[str, Any] = {"levels_per_user": 1, "max_levels": 2, "n_words": 1, "neighbours": neighbours}
+    size = 2 * math.ceil(Vocabulary(_MANY, multiplier, failure, **kind).threshold + 9 * multiplier)
+    return Vocabulary(size, multiplier, failure, **kind)

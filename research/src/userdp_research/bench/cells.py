@@ -31,6 +31,7 @@ FORMAT = "userdp bench 1"  # files keep it
 NOTE = "NOT PRIVATE: runs were seeded and scored on the data itself. For data that may be published."
 PACKAGE = Path(userdp.__file__).parent
 REPOSITORY = PACKAGE.parents[1]
+BUDGET = ("epsilon", "delta", "neighbours")  # settings of a cell that make its budget; the last may be left out
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "opendp", "dp-accounting")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 

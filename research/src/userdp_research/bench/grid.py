@@ -9,7 +9,7 @@ from itertools import product
 
 from userdp.privacy.accounting import Budget
 from userdp.solvers.planner import Solver, public_problem
-from userdp_research.bench.cells import Cell, Record
+from userdp_research.bench.cells import BUDGET, Cell, Record
 from userdp_research.bench.generated import LOSSES, Scenario, draw_users, fresh_rows, true_weights
 from userdp_research.bench.references import Yardstick, user_optimum, yardstick
 from userdp_research.bench.scoring import collect
@@ -47,7 +47,9 @@ def measure_grid(settings: Record, context: Record) -> Record:
     scenario, n_users = Scenario.from_settings(settings["scenario"]), settings["users"]
     loss, fresh = LOSSES[scenario.loss], fresh_rows(scenario)
     parts = (draw_users(scenario, n_users, seed) for seed in range(settings["repeats"]))
-    budget = None if settings["solver"] == NON_PRIVATE else Budget(settings["epsilon"], settings["delta"])
+    budget = (
+        None if settings["solver"] == NON_PRIVATE else Budget(*(settings[name] for name in BUDGET if name in settings))
+    )
     facts = {"n_users": n_users, "rows": scenario.rows, "nothing_learned": fresh.nothing_learned()}
     facts |= {"n_weights": true_weights(scenario).size} | _yardstick(scenario).facts(n_users, budget)
     if budget is None:

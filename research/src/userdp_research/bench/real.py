@@ -16,7 +16,7 @@ from userdp.domains import Ball
 from userdp.privacy.accounting import Budget
 from userdp.solvers.planner import Solver
 from userdp.solvers.problem import Problem
-from userdp_research.bench.cells import Cell, Record
+from userdp_research.bench.cells import BUDGET, Cell, Record
 from userdp_research.bench.oracle import oracle
 from userdp_research.bench.references import Yardstick, user_optimum, yardstick
 from userdp_research.bench.scoring import HeldOut, collect
@@ -73,7 +73,7 @@ def measure_real(settings: Record, context: Record) -> Record:
     n_users, name, limit = settings["users"], settings["solver"], settings["passes"]
     parts = [task.load(seed, n_users)[0] for seed in range(settings["repeats"])]
     test, best = held_out(task), best_scores(task.uncapped)
-    budget = None if name == NON_PRIVATE else Budget(settings["epsilon"], settings["delta"])
+    budget = None if name == NON_PRIVATE else Budget(*(settings[name] for name in BUDGET if name in settings))
     if budget is None:
         result = _timed(
             lambda: {"scores": [test.score(user_optimum(task.loss, part, _RIDGE)) for part in parts]}, len(parts)
