@@ -9,7 +9,8 @@ nothing in that cell, and no more runs are made.
 NOT PRIVATE: runs are seeded, and scored against the truth.
 
     python benchmarks/ablation.py [--parts zoom,recalibration] [--cells rows-1,poisson] [--runs 8] [--minutes 60]
-        [--json docs/bench/ablation.json] [--table docs/ablation.md]
+        [--json docs/bench/ablation.json]
+    python benchmarks/ablation.py --json docs/bench/ablation.json [--again] [--table docs/ablation.md]
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, log_softmax, ndtr, ndtri, softmax
 
-from userdp import Ball, UserData, losses
+from userdp import Ball, Solver, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.solvers import constants, descent, schedule, shrinkage, whitened_clip, whitening
 from userdp_research.bench.cells import NOTE, provenance
@@ -93,7 +94,7 @@ PARTS: dict[str, list[Change]] = {
     "most threshold": constant(MOST_THRESHOLD=NEVER),
     "ridge": constant(RIDGE=1e-9),
     # clips
-    "long rows count less": constant(LONGEST=NEVER),
+    "long rows count less": constant(LONGEST=0.03),
     "room for long rows": constant(ROOM=0.0),
     "wider clips for few weights": constant(CLIP=(*constants.CLIP[:2], 0.0)),
     "least clip of one-row users": constant(SKEWED=0.0),
@@ -258,7 +259,7 @@ class Cell:
         known = {"poisson": losses.poisson(20.0), "huber": losses.huber(0.2), "quantile": losses.quantile(0.9)}
         known |= {"multinomial": losses.multinomial(3), "logistic": losses.logistic, "squared": losses.squared}
         bound = None if self.loss in ("logistic", "multinomial") else self.bound
-        settings = {"rows_per_user": self.rows, "target_bound": bound, "insecure_seed": seed, "progress": False}
+        settings = {"rows_per_user": self.rows, "target_bound": bound, "insecure_seed": seed}
         return minimize(known[self.loss], data, Ball(NEVER), self.epsilon, self.delta, **settings).weights
 
 
@@ -298,10 +299,12 @@ class RealCell:
     def fit(self, data: UserData, seed: int) -> np.ndarray:
         task = known_tasks()[self.name]
         bound = None if task.loss.classifies else 1.0
-        settings = {"rows_per_user": 30, "row_norm": task.longest(data.n_features), "target_bound": bound}
-        return minimize(
-            task.loss, data, Ball(NEVER), self.epsilon, 1e-6, insecure_seed=seed, progress=False, **settings
-        ).weights
+        settings = {
+            "rows_per_user": 30,
+            "solver": Solver(row_norm=task.longest(data.n_features)),
+            "target_bound": bound,
+        }
+        return minimize(task.loss, data, Ball(NEVER), self.epsilon, 1e-6, insecure_seed=seed, **settings).weights
 
 
 @functools.lru_cache(maxsize=1)
@@ -331,6 +334,7 @@ CELLS: list[Cell | RealCell] = [
     *_at(8, name="squared copy", loss="squared", n_users=5_000, rows=3, columns="copy", **_WEAK),
     RealCell("online_retail", 1.0),
     *_at(8, name="rows-10", loss="logistic", n_users=3_000, rows=10),
+    *_at(0.1, name="rows-3", loss="logistic", n_users=3_000, rows=3),
     *_at(0.5, name="rows-3", loss="logistic", n_users=5_000, rows=3),
     *_at(4, name="odd-units", loss="logistic", n_users=50_000, rows=5, odd_units=True),  # fast
     *_at(1, name="few-weights", loss="logistic", n_users=5_000, rows=1, features=3),
@@ -386,21 +390,29 @@ def ratio(others: list[float], usual: list[float]) -> tuple[float, float]:
 
 
 def table(cells: list[dict[str, Any]]) -> str:
-    """A line for each part: its worst and best cells, and how many it changes."""
+    """A line for each part: how many cells are worse or better without it, and the worst one; then all parts' cells."""
     lines = [
-        "| without | cells it acts in | worse by 5% | better by 5% | ratio, all cells | worst cell | its ratio |",
-        "|---|---:|---:|---:|---:|---|---:|",
+        "| without | cells | worse | better | worst cell | its ratio |",
+        "|---|---:|---:|---:|---|---:|",
     ]
     for part in dict.fromkeys(part for cell in cells for part in cell["parts"]):
-        acting = [(ratio(cell["without"][part], cell["usual"]), cell) for cell in cells if part in cell["without"]]
-        acting = [((r, se), cell) for (r, se), cell in acting if math.isfinite(r) and len(cell["usual"]) > 1]
-        worse, better = (sum(sign * (r - 1) - 2 * se > 0.05 for (r, se), _ in acting) for sign in (1, -1))
-        logs = [math.log(min(max(r, 1e-3), 1e3)) for (r, _), _ in acting]
-        usual = math.exp(sum(logs) / len(logs)) if logs else 1.0
-        (r, se), cell = max(acting, key=lambda one: one[0][0] - 2 * one[0][1], default=((1.0, 0.0), {"cell": ""}))
-        lines.append(
-            f"| {part} | {len(acting)} | {worse} | {better} | {usual:.2f} | {cell['cell']} | {r:.2f} +- {se:.2f} |"
-        )
+        acting = [(*ratio(cell["without"][part], cell["usual"]), cell) for cell in cells if part in cell["without"]]
+        worse, better = (sum(sign * (r - 1) - 2 * error > 0.05 for r, error, _ in acting) for sign in (1, -1))
+        if not acting:
+            lines.append(f"| {part} | 0 | | | | |")
+            continue
+        r, error, cell = max(acting, key=lambda one: one[0] - 2 * one[1])
+        lines.append(f"| {part} | {len(acting)} | {worse} | {better} | {cell['cell']} | {r:.2f} ± {error:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def changes(cells: list[dict[str, Any]]) -> str:
+    """A line for each cell that was run again once parts were removed: what all of it came to."""
+    lines = ["| cell | excess before | after / before |", "|---|---:|---:|"]
+    for cell in cells:
+        if cell.get("after"):
+            r, error = ratio(cell["after"], cell["usual"])
+            lines.append(f"| {cell['cell']} | {np.mean(cell['usual']):.2g} | {r:.2f} ± {error:.2f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -411,9 +423,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=60.0, help="no cell is begun after that")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--table", type=Path)
+    parser.add_argument(
+        "--again", action="store_true", help="run the cells of --json again, with all parts that are left"
+    )
+    parser.add_argument("--table", type=Path, help="the page whose tables are made from --json; nothing is run")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
+    if asked.table or asked.again:
+        record = json.loads(asked.json.read_text())
+        for cell in (cell for cell in CELLS if asked.again):
+            for known in record["cells"]:
+                if known["cell"] == cell.label():
+                    known["after"] = [run(cell, cell.draw(seed), seed, None) for seed in range(len(known["usual"]))]
+                    print(known["cell"], *ratio(known["after"], known["usual"]), flush=True)
+                    asked.json.write_text(json.dumps(record, indent=1) + "\n")
+        if asked.table:
+            before, _, rest = asked.table.read_text().partition(MARKS[0])
+            made = f"{table(record['cells'])}\n{changes(record['cells'])}"
+            asked.table.write_text(f"{before}{MARKS[0]}{made}{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+        return
     parts = asked.parts.split(",")
     names = None if asked.cells is None else asked.cells.split(",")
     started, cells = time.monotonic(), []
@@ -424,10 +452,6 @@ def main() -> None:
             if asked.json:
                 asked.json.write_text(json.dumps({"note": NOTE} | provenance() | {"cells": cells}, indent=1) + "\n")
     print(table(cells))
-    if asked.table:
-        text = asked.table.read_text()
-        start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-        asked.table.write_text(text[:start] + table(cells) + text[end:])
 
 
 if __name__ == "__main__":
