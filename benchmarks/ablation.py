@@ -58,30 +58,20 @@ def phases(change: Callable[..., Any]) -> list[Change]:
 
 
 def clip_as_full(phase: Any, problem: Any, layout: Any) -> Any:
-    return replace(phase, clip=layout.clip(problem, phase.label), tail=0.0) if layout.fast else phase
+    return replace(phase, fast=False) if layout.fast else phase
 
 
-def no_tail(phase: Any, problem: Any, layout: Any) -> Any:
-    return phase if layout.fast else replace(phase, tail=0.0)
-
-
-_EARLY = (*schedule._APPROACH, schedule.CURVATURE)
-_SLOW = [(descent.ClippedPhase, "fast", False)]
+_EARLY = tuple(label for label in schedule.APPROACH if label != schedule.EARLY_CURVATURE)
 PARTS: dict[str, list[Change]] = {
     # schedules
     "fast schedule": constant(FEWEST_FAST=ALWAYS),
     "early curvature": [(schedule, "APPROACH", _EARLY), (descent, "APPROACH", _EARLY)],
     "steps for a rare class": constant(RARE_CLASS=(1, 1e-6), FLAT=0.0),
-    "approach skipped unless a class is rare": [(whitened_clip, "IF_FLAT", (schedule.FLAT_STEPS,))],
-    "momentum for a rare class": constant(FLAT_PACE=constants.FAST_PACE),
     "three numbers of fast steps": constant(FAST_STEPS=((1e-3, (3, 5)),)),
-    "correction of fast steps by axis": _SLOW,
     "pace of targets far off": constant(FAR_OFF=NEVER),
-    "falling steps": [*constant(PACE=constants.PACE._replace(falls=False)), *_SLOW],
     "recalibration": constant(TOO_NOISY=-1.0),
     "recalibration only with eight weights": constant(FEWEST_WEIGHTS=0),
     "recalibration only with little noise": constant(TOO_NOISY=NEVER),
-    "burn-in by noise": constant(BURN_IN_FRACTIONS=(0.2, 0.2)),
     "whitening's fraction by noise": constant(WHITENING=(0.2, 1.0, 0.0)),
     # whitening
     "columns' scales": constant(FREQUENT=0.0),
@@ -90,33 +80,26 @@ PARTS: dict[str, list[Change]] = {
     "a constant that is seen": constant(NEAR_SCALE=(1.0, 1.0)),
     "five stages rather than three": constant(STAGES=(1 / 3,) * 3),
     "later stages get more": constant(STAGES=(0.2,) * 5),
-    "thresholds": constant(MOST_THRESHOLD=0.0),
-    "most threshold": constant(MOST_THRESHOLD=NEVER),
+    "thresholds": constant(AXIS_NOISE=0.0),
     "ridge": constant(RIDGE=1e-9),
     # clips
     "long rows count less": constant(LONGEST=0.03),
     "room for long rows": constant(ROOM=0.0),
     "wider clips for few weights": constant(CLIP=(*constants.CLIP[:2], 0.0)),
-    "least clip of one-row users": constant(SKEWED=0.0),
     "clips for lopsided classes": constant(LOPSIDED=0.0),
     "recalibration's clips for lopsided classes": constant(LOPSIDED_RECALIBRATION=0.0),
     "fast clips by a tail": phases(clip_as_full),
-    "other clips by a tail": phases(no_tail),
     # sizes and steps
-    "usual sizes": constant(USUAL_SIZES=np.full(12, 1 / 12)),
+    "usual sizes": [(descent, "_USUAL_SIZES", np.full(12, 1 / 12))],
     "forgetting sizes": constant(FORGET=1.0),
     "zoom": constant(CLEARLY=NEVER),
     "steps limited by noise": constant(MOST_NOISE=NEVER),
     "a prior of the curvature": constant(CURVATURE_SPREAD=NEVER),
     "the measured curvature": constant(CURVATURE_SPREAD=0.0),
-    "curvature of counts followed": constant(FOLLOWED=(1.0, 1.0)),
-    "short steps of counts": constant(NEARBY=NEVER),
     "curvature where it settles": [(descent.Run, "settled", lambda self, state, average: (state, average))],
-    "what clips take off the curvature": [(descent.Sizes, "kept", lambda self, clip: 1.0)],
     # shrinkage and recalibration
     "shrinkage": [(shrinkage.Axes, "shrunk", lambda self, point, *_: point)],
-    "powers of rows' variance": constant(POWERS=(0.5,)),
-    "curvature of axes": constant(RELATIVE=(1.0, 1.0)),
+    "curvature of axes": [(whitened_clip, "curved_along", lambda axes, *_: (np.ones(len(axes.known)),) * 2)],
     "flat axes": constant(FLAT_AXES=0.0),
     "first steps of linear losses left out": constant(FAR_STEPS=0),
     "clear intercepts": constant(CLEAR=NEVER),

@@ -175,7 +175,7 @@ def options_of_commands(app: object, name: str, source: list[str]) -> None:
 
 def _help(command: str) -> str:
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    asked = [sys.executable, "-m", "userdp", command, "--help"]
+    asked = [sys.executable, "-m", "userdp", *command.split(), "--help"]
     shown = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment).stdout
     lines = "\n".join(line.rstrip() for line in shown.splitlines())
     return f"### userdp {command}\n```text\n{lines}\n```\n"

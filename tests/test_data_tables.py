@@ -79,7 +79,7 @@ def test_pandas_kinds_of_columns():
     np.testing.assert_array_equal(data.rows[:, 0], [1, 3])
     assert data.user_ids == (1, "1")
     for missing in (pd.NA, None, math.nan, pd.NaT):
-        with pytest.raises(ValueError, match="some are missing"):
+        with pytest.raises(ValueError, match="ids are missing"):
             UserData.from_table(pd.DataFrame({"who": ["a", missing], "x": [1, 2]}), user="who", features="x")
     frame["who"] = pd.Categorical(["u", "v", "u"])
     assert UserData.from_table(frame, user="who", features="x").n_users == 2
@@ -100,28 +100,28 @@ def test_parquet_reads_files_and_directories(tmp_path):
 
 
 def test_broken_parquet_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"Expected a Parquet file at .*none.parquet, found nothing"):
+    with pytest.raises(FileNotFoundError, match=r"There is no Parquet file at .*none.parquet"):
         UserData.from_parquet(tmp_path / "none.parquet", user="who", features="x")
     path = tmp_path / "bad.parquet"
     path.write_bytes(b"not parquet at all")
-    with pytest.raises(ValueError, match="not Parquet or is damaged"):
+    with pytest.raises(ValueError, match="not Parquet, or is damaged"):
         UserData.from_parquet(path, user="who", features="x")
     pq.write_table(pa.table({"who": list(range(500)), "x": np.random.default_rng(0).random(500)}), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:40] + b"\xff" * 4000 + whole[4040:])
-    with pytest.raises(ValueError, match="not Parquet or is damaged"):
+    with pytest.raises(ValueError, match="not Parquet, or is damaged"):
         UserData.from_parquet(path, user="who", features="x")
 
 
 def test_folders_without_parquet_files(tmp_path):
-    with pytest.raises(ValueError, match=r"^Expected Parquet files in the folder .*, found none: check the path\.$"):
+    with pytest.raises(ValueError, match=r"^There are no Parquet files in the folder .*: check the path\.$"):
         UserData.from_parquet(tmp_path, user="who", features="x")
     (tmp_path / "notes.csv").write_text("who,x\n1,2\n")
-    with pytest.raises(ValueError, match="it is not Parquet or is damaged"):
+    with pytest.raises(ValueError, match="is not Parquet, or is damaged"):
         UserData.from_parquet(tmp_path, user="who", features="x")
     (tmp_path / "notes.csv").unlink()
     pq.write_table(pa.table(TABLE), tmp_path / "_hidden.parquet")
-    with pytest.raises(ValueError, match="found none"):
+    with pytest.raises(ValueError, match="There are no Parquet files"):
         UserData.from_parquet(tmp_path, user="who", features="x")
     pq.write_table(pa.table(TABLE), tmp_path / "part-without-suffix")
     assert UserData.from_parquet(tmp_path, user="who", features="x_*").n_users == 3
@@ -196,80 +196,72 @@ MIXED = {"who": [1, 2, 1], "x": [1.0, 2.0, 3.0], "name": [f"{SECRET}", "b", "c"]
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: UserData.from_arrays(X3, Y3[:2], U3), r"targets as rows, but y and X differ in length"),
-        (lambda: UserData.from_arrays(X3, Y3, U3[:2]), r"user ids as rows, but users and rows differ in length"),
-        (lambda: UserData.from_arrays(X3, Y3, [1, 1, 1]), r"n_users=1 >= 2"),
-        (lambda: UserData.from_arrays(X3[:0], Y3[:0], []), r"at least one row"),
-        (lambda: UserData.from_arrays(Y3, Y3, U3), r"X of shape \(n_rows, n_features\), got 1 dimensions"),
-        (lambda: UserData.from_arrays(X3[:, :0], Y3, U3), r"X of shape .* got no feature"),
-        (lambda: UserData.from_arrays(X3, X3, U3), r"y of shape \(n_rows,\), got 2 dimensions"),
+        (lambda: UserData.from_arrays(X3, Y3[:2], U3), r"y and X differ in length"),
+        (lambda: UserData.from_arrays(X3, Y3, U3[:2]), r"User ids and rows differ in length"),
+        (lambda: UserData.from_arrays(X3, Y3, [1, 1, 1]), r"n_users must be at least 2, got 1"),
+        (lambda: UserData.from_arrays(X3[:0], Y3[:0], []), r"table is empty"),
+        (lambda: UserData.from_arrays(Y3, Y3, U3), r"X must have shape \(n_rows, n_features\), got 1 dimensions"),
+        (lambda: UserData.from_arrays(X3[:, :0], Y3, U3), r"X must have shape .* got no feature"),
+        (lambda: UserData.from_arrays(X3, X3, U3), r"y must have shape \(n_rows,\), got 2 dimensions"),
         (lambda: UserData.from_arrays([[SECRET], [1, 2]], Y3, U3), r"width are declared, got list"),
         (lambda: UserData.from_arrays([[SECRET], [1]], Y3, U3), r"width are declared, got list"),
-        (lambda: UserData.from_arrays(X3, Y3, X3), r"users of shape \(n_rows,\), got 2 dimensions"),
-        (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=0), r"max_rows_per_user=0 .* >= 1"),
-        (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=1.5), r"max_rows_per_user=1.5"),
+        (lambda: UserData.from_arrays(X3, Y3, X3), r"User ids must have shape \(n_rows,\), got 2 dimensions"),
+        (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=0), r"max_rows_per_user must be .* >= 1, got 0"),
+        (lambda: UserData.from_arrays(X3, Y3, U3, max_rows_per_user=1.5), r"max_rows_per_user must be .* got 1\.5"),
         (
             lambda: UserData.from_arrays(X3, as_pandas({"dtype": Y3, "type": Y3}), U3),
-            r"y to be numeric .* got DataFrame",
+            r"y must be numeric .* got DataFrame",
         ),
         (
             lambda: UserData.from_table(as_polars_enum(), user="who", features=["x"]),
-            r"'x' to be numeric .* got enum: convert",
+            r"'x' must be numeric .* got enum: convert",
         ),
-        (lambda: UserData.from_arrays(X3.astype(complex), Y3, U3), r"X to be numeric .* got complex128"),
-        (lambda: UserData.from_arrays(X3.astype(str), Y3, U3), r"X to be numeric .* got text: .*columns=Columns"),
-        (lambda: UserData.from_arrays(X3, np.array(["a", "b", "c"]), U3), r"y to be numeric .* got text"),
-        (lambda: UserData.from_arrays(X3, Y3, U3, dtype="int32"), r"dtype=int32 to be float32 or float64"),
+        (lambda: UserData.from_arrays(X3.astype(complex), Y3, U3), r"X must be numeric .* got complex128"),
+        (lambda: UserData.from_arrays(X3.astype(str), Y3, U3), r"X must be numeric .* got text: .*columns=Columns"),
+        (lambda: UserData.from_arrays(X3, np.array(["a", "b", "c"]), U3), r"y must be numeric .* got text"),
+        (lambda: UserData.from_arrays(X3, Y3, U3, dtype="int32"), r"dtype must be float32 or float64, got int32"),
         (lambda: UserData.from_arrays(X3, Y3, "abc"), r"one id per row, got str: .*groups=table"),
         (lambda: UserData.from_arrays(X3, Y3, 5), r"one id per row, got int"),
-        (lambda: UserData.from_arrays(X3, Y3, [[SECRET], [2], [3]]), r"hashable user ids, got one of type list"),
-        (lambda: UserData.from_table(X3, user="who", features="x"), r"pandas, polars or pyarrow table, got ndarray"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="id", features="x"), r"named 'id', .* who, x, name"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="y_*"), r"matches 'y_\*', .* who, x, name"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["q"]), r"named 'q', .* who, x, name"),
+        (lambda: UserData.from_arrays(X3, Y3, [[SECRET], [2], [3]]), r"must be hashable, got one of type list"),
+        (lambda: UserData.from_table(X3, user="who", features="x"), r"of pandas, polars or pyarrow, got ndarray"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="id", features="x"), r"named 'id': .* who, x, name"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="y_*"), r"matches 'y_\*': .* who, x, name"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["q"]), r"named 'q': .* who, x, name"),
         (lambda: UserData.from_table(pa.table(MIXED), user="who", target="t", features="x"), r"named 't'"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="*"), r"'name' to be numeric .* text"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=""), r"at least one feature"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="who,x"), r"features without 'who'"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", target="x", features=["x"]), r"features without 'x'"),
-        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["x", "x"]), r"each feature once"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="*"), r"'name' must be numeric .* text"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=""), r"There is no feature"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features="who,x"), r"'who', the column"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", target="x", features=["x"]), r"'x', the column"),
+        (lambda: UserData.from_table(pa.table(MIXED), user="who", features=["x", "x"]), r"A feature is named twice"),
         (
             lambda: UserData.from_table(pa.table(MIXED).slice(0, 0), user="who", features="x"),
-            r"at least one row, got an empty table",
+            r"table is empty",
         ),
         (lambda: UserData(X3, Y3, np.array([0, 2, 4])), r"last offset"),
         (lambda: UserData(X3, Y3, np.array([0, 3])), r"at least 2 users"),
         (lambda: UserData(X3, Y3, np.array([0, 3, 2, 3])), r"rise from 0"),
-        (lambda: UserData(Y3, Y3, np.array([0, 2, 3])), r"rows as a float32 or float64 array with 2 dimensions"),
-        (lambda: UserData(X3.astype(int), Y3, np.array([0, 2, 3])), r"rows as a float32 or float64 array"),
-        (lambda: grouped(U3, fill_missing=math.nan), r"fill_missing=nan to be a finite number"),
-        (lambda: grouped(U3, fill_missing=-math.inf), r"fill_missing=-inf to be a finite number"),
-        (lambda: grouped(U3, fill_missing="0"), r"fill_missing='0' to be a finite number"),
-        (lambda: grouped(U3, fill_missing=True), r"fill_missing=True to be a finite number"),
-        (lambda: grouped(U3, fill_missing=10**400), r"to be a finite number in float64"),
-        (lambda: grouped(U3, fill_missing=1e39, dtype="float32"), r"fill_missing=1e\+39 .* in float32"),
+        (lambda: UserData(Y3, Y3, np.array([0, 2, 3])), r"rows must be a float32 or float64 array with 2 dimensions"),
+        (lambda: UserData(X3.astype(int), Y3, np.array([0, 2, 3])), r"rows must be a float32 or float64 array"),
+        (lambda: grouped(U3, fill_missing=math.nan), r"fill_missing must be a finite number in float64, got nan"),
+        (lambda: grouped(U3, fill_missing=-math.inf), r"fill_missing must be a finite number in float64, got -inf"),
+        (lambda: grouped(U3, fill_missing="0"), r"fill_missing must be a finite number in float64, got '0'"),
+        (lambda: grouped(U3, fill_missing=True), r"fill_missing must be a finite number in float64, got True"),
+        (lambda: grouped(U3, fill_missing=10**400), "must be a finite number in float64"),
+        (lambda: grouped(U3, fill_missing=1e39, dtype="float32"), r"fill_missing must be .* in float32, got 1e\+39"),
         (
             lambda: UserData.from_table(pa.table(MIXED), user="who", features="x", fill_missing=math.nan),
-            r"fill_missing=nan to be a finite number",
+            r"fill_missing must be a finite number in float64, got nan",
         ),
-        (
-            lambda: UserData.from_table(pa.table(MIXED), user="who", features="x", max_rows=3),
-            r"^Unknown option 'max_rows': expected one of max_rows_per_user, .*fill_missing\.$",
-        ),
-        (lambda: UserData.from_table("/x.parquet", user="who", features="x"), r"got a path: use UserData.from_parquet"),
-        (
-            lambda: UserData.from_table(Path("/x.parquet"), user="who", features="x"),
-            r"got a path: use UserData.from_parquet",
-        ),
+        (lambda: UserData.from_table("/x.parquet", user="who", features="x"), r"got str: use .* from_parquet"),
         (
             lambda: UserData.from_parquet("s3://bucket/x.parquet", user="who", features="x"),
-            r"only local paths are read",
+            r"only local files are read",
         ),
         (
             lambda: UserData.from_parquet(Path("s3://bucket/x.parquet"), user="who", features="x"),
-            r"only local paths are read",
+            r"only local files are read",
         ),
-        (lambda: grouped(U3).rows_of(2), r"0 <= user=2 < n_users=2"),
+        (lambda: grouped(U3).rows_of(2), r"user must be from 0 to 1, got 2"),
     ],
 )
 def test_errors_are_clear_and_show_no_value(make, message):
@@ -295,7 +287,7 @@ def test_errors_are_clear_and_show_no_value(make, message):
 )
 def test_errors_do_not_tell_the_number_of_rows(make):
     n_rows = 54321
-    with pytest.raises((ValueError, TypeError), match="Expected") as caught:
+    with pytest.raises((ValueError, TypeError), match=r"must|differ|missing|empty|least") as caught:
         make(np.ones((n_rows, 2)), np.ones(n_rows), np.arange(n_rows) // 3)
     assert "5432" not in str(caught.value)
 
@@ -325,7 +317,7 @@ def test_labels_become_positions_in_the_declared_classes(make, tmp_path):
     ):
         np.testing.assert_array_equal(data.targets, [0, 2])  # p of b, s of c; r is no class, and a's number is missing
         np.testing.assert_array_equal(data.affected, [True, True, False])
-    with pytest.raises(ValueError, match="at least 2 different classes"):
+    with pytest.raises(ValueError, match="at least 2 different labels"):
         UserData.from_table(make(TABLE), **(columns | {"classes": ["s", "s"]}))
-    with pytest.raises(TypeError, match=r"column 'note' to hold labels such as 1, 2, got text"):
+    with pytest.raises(TypeError, match=r"column 'note' must hold labels such as 1, 2, got text"):
         UserData.from_table(make(TABLE), **(columns | {"classes": [1, 2]}))

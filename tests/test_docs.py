@@ -218,6 +218,15 @@ def test_every_public_name_is_in_the_reference_once():
     )
 
 
+def test_every_command_is_in_the_reference():
+    from userdp import cli
+
+    text = (ROOT / "docs" / "cli.md").read_text()
+    assert set(re.findall(r"^\| `userdp (\w+)` \|", text, flags=re.MULTILINE)) == set(cli._COMMANDS)
+    (shown,) = re.findall(r"<!-- help: (.*?) -->", text)
+    assert {command.split()[0] for command in shown.split(", ")} == set(cli._COMMANDS)
+
+
 def test_every_page_is_in_one_toctree():
     """Sphinx says so too, but later."""
     pages = sorted((ROOT / "docs").glob("*.md"))

@@ -376,24 +376,24 @@ X0, Z0, USERS0 = rows(60)
         (LogisticRegression(epsilon=-1.0), {}, "epsilon=-1.0"),
         (LogisticRegression(delta=2.0), {}, "delta=2.0"),
         (LogisticRegression(), {}, r"classes=\[0, 1\].*Nothing was spent"),
-        (LogisticRegression(classes=[1]), {}, "at least 2 different classes"),
-        (LogisticRegression(classes=[1, 1]), {}, "at least 2 different classes"),
-        (LogisticRegression(classes=["a", "b"]), {}, "y to hold labels such as a, b, got numbers"),
+        (LogisticRegression(classes=[1]), {}, "at least 2 different labels"),
+        (LogisticRegression(classes=[1, 1]), {}, "at least 2 different labels"),
+        (LogisticRegression(classes=["a", "b"]), {}, "y must hold labels such as a, b, got numbers"),
         (LogisticRegression(classes=[0, 1], privacy_unit="person"), {}, "privacy_unit='person'"),
-        (LogisticRegression(classes=[0, 1], max_rows_per_user=0), {}, "max_rows_per_user=0"),
+        (LogisticRegression(classes=[0, 1], max_rows_per_user=0), {}, "max_rows_per_user must be .* got 0"),
         (LogisticRegression(classes=[0, 1], solver="adam"), {}, r'solver="auto" or one of.*solver=\'adam\''),
         (LogisticRegression(classes=[0, 1], solver=Solver(row_norm=-1.0)), {}, "row_norm=-1.0"),
         (LogisticRegression(classes=[0, 1], solver=Solver(domain_radius=0.0)), {}, "radius=0.0"),
         (LogisticRegression(classes=[0, 1], ledger="nowhere.db"), {}, "Expected a ledger file at nowhere.db"),
-        (LogisticRegression(classes=[0, 1]), {"groups": np.zeros(len(X0))}, "n_users=1"),
-        (LogisticRegression(classes=[0, 1]), {"groups": USERS0[:-1]}, "as many user ids as rows"),
+        (LogisticRegression(classes=[0, 1]), {"groups": np.zeros(len(X0))}, "n_users must be at least 2, got 1"),
+        (LogisticRegression(classes=[0, 1]), {"groups": USERS0[:-1]}, "User ids and rows differ in length"),
         (LogisticRegression(classes=[0, 1]), {"y": None}, "requires y to be passed"),
         (LogisticRegression(classes=[0, 1]), {"y": np.zeros(3)}, "one target per row"),
         (LogisticRegression(classes=[0, 1]), {"X": np.ones(len(X0))}, "got 1 dimensions: reshape it"),
         (LogisticRegression(classes=[0, 1]), {"X": X0[:, :0]}, "got no feature"),
         (LogisticRegression(classes=[0, 1]), {"X": X0[:, 0].tolist()}, "got list: pass a numpy array"),
         (LogisticRegression(classes=[0, 1]), {"X": X0.tolist()}, "got list: pass a numpy array"),
-        (LogisticRegression(classes=[0, 1]), {"X": X0.astype(complex)}, "X to be numeric .* got complex128"),
+        (LogisticRegression(classes=[0, 1]), {"X": X0.astype(complex)}, "X must be numeric .* got complex128"),
         (
             LogisticRegression(classes=[0, 1]),
             {"X": pd.DataFrame({"a": ["x"] * len(X0)}, dtype="str")},
@@ -556,7 +556,7 @@ def test_private_rows_are_no_public_ones(kind):
         fit = functools.partial(model.fit_users, grouped)
     else:
         fit = functools.partial(model.fit, rows, y, groups=users)
-    with pytest.raises(ValueError, match="Expected public_X to be rows that anybody may know, but it shares memory"):
+    with pytest.raises(ValueError, match="public_X shares memory with the private data"):
         fit()
     assert ledger.charges() == ()
     model.set_params(public_X=rng.uniform(-1, 1, (100, 2))).fit(X, y, groups=users)

@@ -75,7 +75,7 @@ def test_what_x_cannot_be_is_refused_without_quoting_it(shape, scaler):
         "sparse": csr_array(X),
         "dates": pd.DataFrame(X).astype("datetime64[ns]"),
     }[shape]
-    with pytest.raises((TypeError, ValueError), match=r"Expected (column 0 of )?X (to be|of shape)") as caught:
+    with pytest.raises((TypeError, ValueError), match=r"^(column 0 of )?X must (be|have shape)") as caught:
         model.fit(strange, y, **({} if scaler else {"groups": users}))
     for error in (caught.value, caught.value.__cause__, caught.value.__context__):
         assert not any(told in str(error) for told in ("secret", "0.123", str(len(X))))
@@ -124,7 +124,7 @@ def test_a_list_of_truths_is_no_declared_type():
     """Else one person's None would decide between a model and an error."""
     X, y, users = made(LogisticRegression())
     for labels in (y.tolist(), with_one(y.tolist(), 7, None)):
-        with pytest.raises(ValueError, match="Expected classes"):
+        with pytest.raises(ValueError, match="classes"):
             ready(LogisticRegression).fit(X, labels, groups=users)
 
 

@@ -403,8 +403,8 @@ def test_one_charge_before_anything_is_read():
         ({"confidence": 1.5}, ValueError, "confidence=1.5"),
         ({"loss_limit": -1.0}, ValueError, r"loss_limit=-1\.0"),
         ({"y": Y[1:]}, ValueError, "one target per row"),
-        ({"groups": USERS[1:]}, ValueError, "as many user ids as rows"),
-        ({"purpose": 3}, TypeError, "purpose to be text"),
+        ({"groups": USERS[1:]}, ValueError, "User ids and rows differ in length"),
+        ({"purpose": 3}, TypeError, "purpose must be text"),
     ],
 )
 def test_errors_cost_nothing(change, error, message):
@@ -604,7 +604,7 @@ def test_measured_scores_are_near_the_truth_and_kept(tmp_path):
     read = userdp.load_model(userdp.save_model(model, tmp_path / "model.json"))
     assert read.scores_ == model.scores_
     page = userdp.report.report_html(model.to_dict())
-    assert "1,000 people who were kept from training" in page
+    assert "1,000 users who were held out of training" in page
     assert "These are predictions from public numbers" not in page
     assert "calibration slope" in page
 

@@ -137,7 +137,7 @@ def test_a_coefficient_that_noise_hides_is_named_and_predicts_nothing_absurd(tmp
     np.testing.assert_allclose(found.conf_int().mean(axis=1), estimates)
     again = load_model(save_model(found, tmp_path / "m.json"))
     np.testing.assert_array_equal(again.conf_int(), found.conf_int())
-    assert "the bar is drawn towards 0" in report_html(found.to_dict())
+    assert "the bar is shrunk towards 0" in report_html(found.to_dict())
     for wrong in ([1.0], [1.0, 2.0, np.inf], "all"):
         record = found.to_dict()
         record["uncertainty"]["shrunk"] = wrong
@@ -164,11 +164,11 @@ def test_a_column_that_nobody_has_does_not_flatten_the_other_bars(model):
     assert (low, high, cut) == (pytest.approx(-2.2), pytest.approx(3.3), False)
     low, high, cut = bars_range([1.0, -2.0, 3.0, 5.0], [0.1, 0.2, 0.3, 90.0])
     assert (low, high, cut) == (pytest.approx(-2.2), pytest.approx(3.3), True)
-    assert "shows a part" not in report_html(record)
+    assert "times as long as usual are cut off" not in report_html(record)
     unknown = np.array(record["uncertainty"]["noise"])
     unknown[0, 0] *= 1e4
     page = report_html(record | {"uncertainty": {**record["uncertainty"], "noise": unknown.tolist()}})
-    assert "shows a part" in page
+    assert "times as long as usual are cut off" in page
 
 
 def test_without_inference_there_are_none():

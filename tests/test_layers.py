@@ -123,7 +123,7 @@ def test_a_default_fit_passes_few_files():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
     files = {path for path in done.stdout.splitlines() if Path(path).is_relative_to(SOURCE)}
     assert any(path.endswith("whitened_clip.py") for path in files)
-    assert len(files) <= 41
+    assert len(files) <= 40
 
 
 def test_importing_the_package_loads_nothing_else():
@@ -182,7 +182,7 @@ def test_randomness_lives_in_one_place(path):
 
 
 SCHEDULES = [path for path in modules() if path.startswith(("solvers/", "paper/"))]
-MECHANISMS = [f"paper/{name}.py" for group in WITHIN["paper"][:4] for name in group]
+MECHANISMS = [f"paper/{name}.py" for group in WITHIN["paper"][:3] for name in group]
 
 
 @pytest.mark.parametrize("path", ["privacy/plan.py", *(path for path in SCHEDULES if path not in MECHANISMS)])
@@ -198,15 +198,15 @@ def test_the_check_itself_sees_imports():
 # Lines of installed source that each room may have. What is added beyond is paid for by a deletion; lower them freely.
 ROOMS = {
     "auditing": 1_260,
-    "cli": 2_000,
+    "cli": 1_995,
     "data": 3_165,
-    "engines": 960,
+    "engines": 885,
     "losses": 850,
     "evaluation": 1_315,
-    "models": 3_580,
-    "paper": 3_090,
-    "privacy": 3_730,
-    "report": 1_350,
+    "models": 3_565,
+    "paper": 3_085,
+    "privacy": 3_725,
+    "report": 1_302,
     "solvers": 3_250,
     "statistics": 2_450,
     "": 930,  # the package's own modules

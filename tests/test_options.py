@@ -23,7 +23,7 @@ from userdp import (
 from userdp.evaluation import evaluate
 from userdp.model_selection import PrivateSearchCV
 from userdp.models.estimators import ESTIMATORS
-from userdp.models.options import parameters_now
+from userdp.models.files import parameters_now
 
 RECORDS = [
     Solver(),
@@ -141,7 +141,7 @@ def test_other_wrong_keywords_are_refused_as_always():
     ("made", "error", "says"),
     [
         (lambda: Solver(3), TypeError, "Expected name of a Solver to be text, got 3"),
-        (lambda: Solver(max_gradients=0), ValueError, "max_gradients=0 to be a whole number >= 1"),
+        (lambda: Solver(max_gradients=0), ValueError, "max_gradients must be a whole number >= 1, got 0"),
         (lambda: LogisticRegression(solver=3), TypeError, r'Expected solver to be "auto".*got 3\. Nothing was spent'),
         (lambda: LogisticRegression(execution="ray"), TypeError, r"userdp\.Execution.*got 'ray'\. Nothing was spent"),
         (lambda: LogisticRegression(solver=Solver(mode="tight")), ValueError, 'mode="calibrated" or "paper"'),

@@ -146,7 +146,7 @@ def test_bounds_of_the_printed_algorithms_have_constants():
 @pytest.mark.parametrize("argument", ["n_users", "rows_per_user", "n_features", "max_gradients"])
 def test_wrong_numbers_are_named(argument):
     numbers = {"n_users": 100, "rows_per_user": 3, "n_features": 2, "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(ValueError, match=f"{argument}=0"):
+    with pytest.raises(ValueError, match=f"{argument}(=0| must be .*got 0)"):
         plan(**(numbers | {argument: 0}))
 
 

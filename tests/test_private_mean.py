@@ -138,8 +138,8 @@ def test_too_many_outliers_abort():
         ),
         ({"X": [1.0] * len(USERS)}, TypeError, "width are declared, got list"),
         ({"X": [[1.0]] * len(USERS)}, TypeError, "width are declared, got list"),
-        ({"X": np.full((len(USERS), 1), "a")}, TypeError, "Expected X to be numeric .* got text"),
-        ({"groups": USERS[1:]}, ValueError, "as many user ids as rows"),
+        ({"X": np.full((len(USERS), 1), "a")}, TypeError, "X must be numeric .* got text"),
+        ({"groups": USERS[1:]}, ValueError, "User ids and rows differ in length"),
     ],
 )
 def test_errors_cost_nothing(change, error, message):

@@ -158,7 +158,7 @@ def test_text_ids_of_parquet_in_parts(tmp_path, kind):
 def test_missing_text_ids_of_parquet(tmp_path):
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table({"user": ["a", None, "b"], "x": [1.0, 2.0, 3.0]}), path)
-    with pytest.raises(ValueError, match="user id in every row"):
+    with pytest.raises(ValueError, match="user ids are missing"):
         UserData.from_parquet(path, user="user", features=["x"])
 
 

@@ -84,34 +84,35 @@ def test_it_is_one_well_formed_page_that_loads_and_runs_nothing(pages, name):
 
 def test_the_guarantee_is_in_words_and_in_signs(pages):
     text = Outline(pages["logistic"]).text
-    assert "everything one person contributed, however many rows, by anything else" in text
+    assert "everything one user contributed, however many rows, by anything else" in text
     assert "by at most a factor of 2.72, plus a chance of 1 in 1,000,000" in text
     assert "73.2% is the best chance of a right guess" in text
     assert "For all data sets D and D′ of 48,092 users that are equal except for one user's whole data" in text
     assert "ε = 1, δ = 10⁻⁶" in text
-    assert "What many people have in common" in text
+    assert "What many users have in common" in text
     assert "banner" not in pages["logistic"].split("</style>")[1]
 
 
-def test_rows_are_not_called_people():
+def test_rows_are_not_called_users():
     text = Outline(report_html(ROWS)).text
     assert "Replacing one row by anything else" in text
-    assert "Single rows are protected, not people" in text
+    assert "Single rows are protected, not users" in text
     assert "row-level (ε, δ)-differential privacy" in text
     assert "That is a weak guarantee" in text  # epsilon = 4
-    assert "everything one person contributed" not in text
+    assert "everything one user contributed" not in text
 
 
 def test_budget_steps_phases_and_coefficients_are_told(pages):
     text = Outline(pages["logistic"]).text
-    for words in ("second moment", "20%", "78%", "spent: 0.94", "lifetime budget: 3", "“lifters.ledger”", "0.6112"):
+    for words in ("second moment", "20%", "78%", "Spent: 0.94", "Lifetime budget: 3", "“lifters.ledger”", "0.6112"):
         assert words in text
     assert "secret-project" not in text  # the analyst's folders
     assert "attempt_3" in text
     assert "−1.2408" in text
     assert "1.1432" in text
     assert "GaussianOutlierRemoval(n_vectors=48092" in text
-    assert "model = LogisticRegression( epsilon=1.0, delta=1e-06, solver='auto'" in text
+    declared = "epsilon=1.0, delta=1e-06, solver=Solver('auto', row_norm=5.5, domain_radius=10.0), max_rows"
+    assert f"from userdp import LogisticRegression, Solver model = LogisticRegression( {declared}" in text
     assert "Lowy, Andrew and Liu, Daogao and Asi, Hilal" in text
     assert "Noise is fresh in every run" in text
     assert "dp-accounting" in text
@@ -124,7 +125,7 @@ def test_the_noise_is_shown_beside_what_epsilon_and_delta_alone_allow(pages):
     assert "(ε, δ) alone would allow 73.2%; the noise of this release is known in full" in text
     assert "54.8% right with this noise" in text  # in the picture
     assert "73.2% right by (ε, δ) alone" in text
-    assert "0.2368: it tells no more than one Gaussian mechanism of this μ" in text
+    assert "0.2368: it reveals no more than one Gaussian mechanism of this μ" in text
     assert "0.476: what libraries that account for adding or removing a user" in text
     assert "only to compare with" in text
     assert "noise alone protects, and there is no test that could err" in text
@@ -160,7 +161,7 @@ def test_a_short_table_is_shown_whole():
     ("changes", "words", "other"),
     [
         ({"solver": "dp-fedavg"}, "Estimate, 0.13: by how much", "what theory proves"),
-        ({"solver": "whitened-clip"}, "No theorem says that it stays below", "what theory proves"),
+        ({"solver": "whitened-clip"}, "No theorem guarantees that it stays below", "what theory proves"),
         ({"solver": "accelerated"}, "Bound, 0.13: what theory proves", "Estimate,"),
         ({"solver": "phased-sgd"}, "Bound, 0.13: what theory proves", "Estimate,"),
         ({"solver": "phased-sgd", "bound_is_estimate": True}, "Estimate, 0.13", "what theory proves"),
@@ -194,7 +195,7 @@ def test_purpose_and_source_are_named_and_a_title_is_the_heading():
     for words in ("who &lt;buys&gt;", "&lt;visits&gt;.parquet", "bought", "in the column “person”"):
         assert words in page
     assert report_facts(record)["model"]["source"] == SOURCE
-    assert "made of" not in report_html(LOGISTIC)
+    assert "Purpose and data" not in report_html(LOGISTIC)
     assert "<title>NOT PRIVATE: Ours</title>" in report_html(SEEDED_RECORD, "Ours")
 
 
@@ -269,8 +270,8 @@ def test_numbers_that_bound_are_rounded_up(value):
 @pytest.mark.parametrize(
     ("mechanism", "words"),
     [
-        ("SampledClip", "random sample of people"),
-        ("SampledOutlierRemoval", "Random samples of people"),
+        ("SampledClip", "random sample of users"),
+        ("SampledOutlierRemoval", "Random samples of users"),
         ("SampledRows", "See the record below."),  # of research/, which is not installed
     ],
 )
@@ -281,8 +282,8 @@ def test_mechanisms_of_earlier_files_are_told_in_words(mechanism, words):
 @pytest.mark.parametrize(
     ("mechanism", "record", "words"),
     [
-        ("clip", {"sampling_probability": 0.1}, "random sample of people"),
-        ("clip", {"sampling_probability": "often"}, "clipped to a fixed length"),
+        ("clip", {"sampling_probability": 0.1}, "random sample of users"),
+        ("clip", {"sampling_probability": "often"}, "clipped to a fixed norm"),
         ("outlier-removal", {"test_std": 2.0}, "a private test in each round"),
         ("outlier-removal", {"test_std": 2.0, "radii": [1.0, 2.0]}, "Finds its own distance"),
     ],
@@ -362,7 +363,7 @@ def test_the_message_of_an_abort_is_shown():
     text = Outline(report_html(ABORTED)).text
     assert "fill missing values" in text
     assert "The privacy guarantee holds all the same." in text
-    assert "no phase got that far" in text
+    assert "stopped before the first phase ended" in text
     assert "nothing to draw" in text
     assert "A private test failed" in Outline(report_html(changed(halted=True))).text
 
@@ -432,7 +433,7 @@ def test_a_record_may_lack_what_is_optional():
     ],
 )
 def test_a_malformed_record_is_refused_with_what_was_expected(change, expected):
-    with pytest.raises(ValueError, match=r"^Expected a model's record, .* damaged .* Pass a fitted model") as error:
+    with pytest.raises(ValueError, match=r"^The model's record is damaged .* Pass a fitted model") as error:
         report_html(changed(**change))
     assert expected in str(error.value)
 
@@ -443,7 +444,7 @@ def test_what_is_not_plainly_private_is_called_not_private():
 
 @pytest.mark.parametrize("record", [None, [], "model.json", {}])
 def test_what_is_no_record_is_refused(record):
-    with pytest.raises(ValueError, match=r"^Expected"):
+    with pytest.raises(ValueError, match=r"^The model"):
         report_html(record)
 
 
@@ -491,7 +492,7 @@ def test_the_file_is_written_whole(tmp_path):
 
 def test_a_path_that_cannot_be_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "missing" / "report.html"):
-        with pytest.raises(ValueError, match=r"Expected (to write a file|a folder) at"):
+        with pytest.raises(ValueError, match=r"(cannot be written|There is no folder)"):
             write_report(LOGISTIC, str(path))
 
 

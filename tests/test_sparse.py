@@ -370,7 +370,7 @@ def test_a_malformed_structure_is_refused_in_the_same_words(X):
         lambda: UserData.from_arrays(X, y, USERS),
         lambda: ready(CLASSIFIERS[0]).fit(X, y, groups=USERS),
     ):
-        with pytest.raises(ValueError, match="Expected X to be a well-formed sparse matrix") as caught:
+        with pytest.raises(ValueError, match="X is no well-formed sparse matrix") as caught:
             read()
         assert not any(digits in str(caught.value) for digits in ("5", "100", str(ROWS)))
         assert caught.value.__context__ is None or caught.value.__suppress_context__

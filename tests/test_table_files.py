@@ -34,11 +34,7 @@ def test_every_format_gives_the_same_users(tmp_path, suffix):
     np.testing.assert_array_equal(data.affected, [True, True, False])
 
 
-def test_arrow_streams_and_old_feather_suffixes(tmp_path):
-    path = tmp_path / "stream.arrow"
-    with pa.ipc.new_stream(path, pa.table(TABLE).schema) as stream:
-        stream.write_table(pa.table(TABLE))
-    assert open_table(path)["x_2"].to_pylist() == TABLE["x_2"]
+def test_old_feather_suffixes(tmp_path):
     pyarrow.feather.write_feather(pa.table(TABLE), str(tmp_path / "packed.feather"), compression="zstd")
     assert open_table(tmp_path / "packed.feather")["who"].to_pylist() == TABLE["who"]
 
@@ -102,21 +98,21 @@ def test_cells_of_csv_columns(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b'a,b\n1,2\n3,4\n"SECRET\n', "readable CSV file at .*separated by commas"),
+        ("t.csv", b'a,b\n1,2\n3,4\n"SECRET\n', "not CSV .*separated by commas"),
         ("t.tsv", b'a\tb\n1\t2\n3\t4\n"SECRET\n', "separated by tabs"),
         ("t.csv", b"\xff\xfeSECRET", "in UTF-8"),
-        ("t.csv", b'a,b\n"SECRET\n1,2\n', "readable CSV"),
-        ("t.csv", b'a,b\n1,2\n3,4\n"', "readable CSV"),
-        ("t.csv", b'a,b\n1,2\n3,"SECRET,5,"6,"x', "readable CSV"),
-        ("t.csv", b"", "it is empty"),
-        ("t.parquet", b"", "it is empty"),
-        ("t.parquet", b"SECRET", "not Parquet or is damaged"),
-        ("t.arrow", b"SECRET", "not Arrow or is damaged"),
-        ("t.arrow", b"ARROW1\0\0SECRET", "not Arrow or is damaged"),
-        ("t.txt", b"SECRET", "says its format"),
-        ("none", None, "says its format"),
-        ("none.csv", None, "CSV file at .*, found nothing"),
-        ("s3://bucket/t.csv", None, "got a URL"),
+        ("t.csv", b'a,b\n"SECRET\n1,2\n', "not CSV"),
+        ("t.csv", b'a,b\n1,2\n3,4\n"', "not CSV"),
+        ("t.csv", b'a,b\n1,2\n3,"SECRET,5,"6,"x', "not CSV"),
+        ("t.csv", b"", "is empty"),
+        ("t.parquet", b"", "is empty"),
+        ("t.parquet", b"SECRET", "not Parquet, or is damaged"),
+        ("t.arrow", b"SECRET", "not Arrow, or is damaged"),
+        ("t.arrow", b"ARROW1\0\0SECRET", "not Arrow, or is damaged"),
+        ("t.txt", b"SECRET", "The format of .* is unknown"),
+        ("none", None, "The format of .* is unknown"),
+        ("none.csv", None, "There is no CSV file at"),
+        ("s3://bucket/t.csv", None, "is a URL"),
     ],
 )
 def test_unreadable_files(tmp_path, monkeypatch, name, content, message):
@@ -131,9 +127,9 @@ def test_unreadable_files(tmp_path, monkeypatch, name, content, message):
 
 def test_folders(tmp_path):
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(ValueError, match="found a folder"):
+    with pytest.raises(ValueError, match="is a folder, not a CSV file"):
         open_table(tmp_path / "folder.csv")
-    with pytest.raises(ValueError, match="found none"):
+    with pytest.raises(ValueError, match="There are no Parquet files"):
         open_table(tmp_path)
     write_table(pa.table(TABLE), tmp_path / "part.parquet")
     (tmp_path / "folder.csv").rmdir()
@@ -141,7 +137,7 @@ def test_folders(tmp_path):
 
 
 def test_what_a_format_cannot_hold(tmp_path):
-    with pytest.raises(ValueError, match="columns that CSV can hold"):
+    with pytest.raises(ValueError, match="CSV cannot hold"):
         write_table(pa.table({"a": [[1, 2]]}), tmp_path / "t.csv")
     assert list(tmp_path.iterdir()) == []
 
@@ -156,7 +152,7 @@ def test_whole_files(tmp_path):
     assert not stopped.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert path.read_text() == "first"
     with (
-        pytest.raises(ValueError, match=r"Expected to write .*none.*No such file"),
+        pytest.raises(ValueError, match=r"none.*cannot be written .No such file"),
         whole_file(tmp_path / "none" / "x"),
     ):
         pytest.fail("there is no folder to write to")
@@ -171,11 +167,11 @@ def test_places_are_checked_before_work(tmp_path):
     for place, message in [
         (tmp_path, "it is a folder"),
         ("/dev/null", "no regular file"),
-        (link, "another file than"),
-        (tmp_path / "." / "a", "another file than"),
+        (link, "would replace"),
+        (tmp_path / "." / "a", "would replace"),
         (tmp_path / "none" / "b", "make it first"),
         (path / "b", "make it first"),
-        ("/proc/b", "Expected to write /proc/b"),
+        ("/proc/b", "/proc/b cannot be written"),
     ]:
         with pytest.raises(ValueError, match=message):
             check_place(place, path)

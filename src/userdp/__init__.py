@@ -30,10 +30,9 @@ if TYPE_CHECKING:  # the same as _PUBLIC, for type checkers
     from userdp.models.fitting import minimize
     from userdp.models.means import MeanResult as MeanResult
     from userdp.models.means import private_mean
-    from userdp.models.options import Execution
     from userdp.models.pipelines import make_pipeline as make_pipeline
     from userdp.models.scaling import PrivateStandardScaler, PublicScaler
-    from userdp.models.sklearn_compat import PrivacyWarning, UtilityWarning
+    from userdp.models.sklearn_compat import Execution, PrivacyWarning, UtilityWarning
     from userdp.paper.mean_plans import plan_means as plan_means
     from userdp.paper.outlier_removal import OutlierRemoval as OutlierRemoval
     from userdp.paper.outlier_removal import RadiusSearch as RadiusSearch
@@ -74,10 +73,9 @@ _PUBLIC = {
     "models.files": ("load_model", "save_model", "to_sklearn"),
     "models.fitting": ("minimize",),
     "models.pipelines": ("make_pipeline",),
-    "models.options": ("Execution",),
     "models.means": ("MeanResult", "private_mean"),
     "models.scaling": ("PrivateStandardScaler", "PublicScaler"),
-    "models.sklearn_compat": ("PrivacyWarning", "UtilityWarning"),
+    "models.sklearn_compat": ("Execution", "PrivacyWarning", "UtilityWarning"),
     "privacy.accounting": ("Budget", "BudgetExceeded", "Cost", "gaussian_multiplier", "subsampled_multiplier"),
     "privacy.curator": ("Curator",),
     "privacy.ledger": ("Ledger",),

@@ -35,9 +35,8 @@ from userdp.evaluation.row_losses import as_table, row_losses, taken
 from userdp.models.estimators import QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
-from userdp.models.options import Execution
 from userdp.models.pipelines import check_steps, fit_on_nobody, transformed
-from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_targets
+from userdp.models.sklearn_compat import Execution, PrivateEstimator, documented, owners, read_targets
 from userdp.privacy.accounting import BudgetExceeded, budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Users, Vectors

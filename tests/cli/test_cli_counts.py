@@ -122,7 +122,7 @@ def test_weights_of_classes(folder, tmp_path):
         ((*COUNTS[:4],), "Expected --max-count with --loss poisson"),
         ((*COUNTS, "--exposure", "hours"), "Expected max_exposure, the public largest exposure"),
         ((*COUNTS, "--max-exposure", "2"), "Expected --exposure with --max-exposure"),
-        ((*COUNTS, "--exposure", "nowhere", "--max-exposure", "2"), "a column named 'nowhere'"),
+        ((*COUNTS, "--exposure", "nowhere", "--max-exposure", "2"), "No column is named 'nowhere'"),
         ((*COUNTS, "--exposure", "visits", "--max-exposure", "2"), "other columns than target and user"),
         ((*COUNTS, "--target-range", "0,9"), "--target-range with --loss squared, huber, quantile, absolute only"),
         ((*COUNTS, "--class-weight", "1=2"), "--class-weight with --loss logistic, hinge, squared_hinge only"),

@@ -61,30 +61,38 @@ FLAG = ("--target", "flag", "--classes", "false,true")
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
-        ("none.parquet", FLAG, "a Parquet file at none.parquet, found nothing there"),
-        ("none.csv", FLAG, "a CSV file at none.csv, found nothing there"),
-        ("good.txt", FLAG, "a file name that says its format"),
-        *((f"empty.{s}", FLAG, "it is empty") for s in ("csv", "parquet", "arrow")),
-        *((f"norows.{s}", FLAG, "at least one row|such as --classes") for s in ("csv", "parquet", "arrow")),
-        *((f"folder.{s}", FLAG, "found a folder|found none") for s in ("csv", "parquet", "arrow")),
-        *((f"one.{s}", FLAG, "n_users=1 >= 2") for s in ("csv", "parquet", "arrow")),
-        *((f"noid.{s}", FLAG, "a user id in every row: some are missing") for s in ("csv", "parquet", "arrow")),
-        *((f"words.{s}", FLAG, "column 'x_a' to be numeric") for s in ("parquet", "arrow")),
-        *((f"twice.{s}", FLAG, "each feature once") for s in ("csv", "parquet", "arrow")),
+        ("none.parquet", FLAG, "There is no Parquet file at none.parquet"),
+        ("none.csv", FLAG, "There is no CSV file at none.csv"),
+        ("good.txt", FLAG, " is unknown: rename it"),
+        *((f"empty.{s}", FLAG, "is empty") for s in ("csv", "parquet", "arrow")),
+        *((f"norows.{s}", FLAG, "table is empty|such as --classes") for s in ("csv", "parquet", "arrow")),
+        *((f"folder.{s}", FLAG, "is a folder|There are no Parquet files") for s in ("csv", "parquet", "arrow")),
+        *((f"one.{s}", FLAG, "n_users must be at least 2, got 1") for s in ("csv", "parquet", "arrow")),
+        *((f"noid.{s}", FLAG, "user ids are missing") for s in ("csv", "parquet", "arrow")),
+        *((f"words.{s}", FLAG, "column 'x_a' must be numeric") for s in ("parquet", "arrow")),
+        *((f"twice.{s}", FLAG, "A feature is named twice") for s in ("csv", "parquet", "arrow")),
         *(
-            (f"twice.{s}", [*FLAG, "--features", "x_b"], "'user', which occurs more than once")
+            (f"twice.{s}", [*FLAG, "--features", "x_b"], "More than one column is named 'user'")
             for s in ("csv", "parquet")
         ),
-        *((f"broken.{s}", FLAG, "a readable ") for s in ("csv", "parquet", "arrow")),
-        ("holes.parquet", FLAG, "not Parquet or is damaged"),
+        *((f"broken.{s}", FLAG, ", or is damaged") for s in ("csv", "parquet", "arrow")),
+        ("holes.parquet", FLAG, "not Parquet, or is damaged"),
         ("latin.csv", FLAG, "in UTF-8"),
-        ("good.csv", ["--target", "none"], "a column named 'none', found none: available are user, x_a"),
-        ("good.csv", [*FLAG, "--user-column", "who"], "a column named 'who'"),
-        ("good.csv", [*FLAG, "--features", "q_*"], "a column that matches 'q_*'"),
-        ("good.csv", [*FLAG, "--features", ""], "at least one feature"),
-        ("good.csv", [*FLAG, "--features", "x_a,flag"], "features without 'flag'"),
-        ("good.csv", [*FLAG, "--features", "user,x_a"], "features without 'user'"),
-        ("good.parquet", [*FLAG, "--features", "x_a,text"], "column 'text' to be numeric"),
+        ("good.csv", ["--target", "none"], "No column is named 'none': available are user, x_a"),
+        ("good.csv", [*FLAG, "--user-column", "who"], "No column is named 'who'"),
+        ("good.csv", [*FLAG, "--features", "q_*"], "No column matches 'q_*'"),
+        ("good.csv", [*FLAG, "--features", ""], "There is no feature"),
+        (
+            "good.csv",
+            [*FLAG, "--features", "x_a,flag"],
+            "'flag', the column of users or targets, is among the features",
+        ),
+        (
+            "good.csv",
+            [*FLAG, "--features", "user,x_a"],
+            "'user', the column of users or targets, is among the features",
+        ),
+        ("good.parquet", [*FLAG, "--features", "x_a,text"], "column 'text' must be numeric"),
         ("good.csv", ["--target", "user"], "another column than --user-column"),
         ("good.csv", ["--target", "text"], "Expected --classes, all labels that column 'text' can have"),
         ("good.csv", ["--target", "flag"], "for true and false pass --classes false,true"),
@@ -107,7 +115,7 @@ FLAG = ("--target", "flag", "--classes", "false,true")
             ["--target", "amount", "--loss", "squared"],
             "--target-range with --loss squared: a public lowest,highest",
         ),
-        ("good.parquet", ["--target", "text", "--loss", "squared", "--target-range", "0,1"], "'text' to be numeric"),
+        ("good.parquet", ["--target", "text", "--loss", "squared", "--target-range", "0,1"], "'text' must be numeric"),
         ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "2,1"], "lowest,highest, got '2,1'"),
         ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "a,b"], "two numbers with a comma"),
         ("good.csv", ["--target", "amount", "--loss", "squared", "--target-range", "1"], "two numbers with a comma"),
@@ -139,22 +147,22 @@ FLAG = ("--target", "flag", "--classes", "false,true")
         ("good.csv", [*FLAG, "--domain-radius", "0"], "radius"),
         ("good.csv", [*FLAG, "--l2", "-1"], "l2=-1.0"),
         ("good.csv", [*FLAG, "--solver", "phased-sgd", "--mode", "paper", "--l2", "1"], 'use solver="accelerated"'),
-        ("good.csv", [*FLAG, "--max-rows-per-user", "0"], "max_rows_per_user=0 to be a whole number >= 1"),
-        ("good.csv", [*FLAG, "--max-gradients", "0"], "max_gradients=0"),
+        ("good.csv", [*FLAG, "--max-rows-per-user", "0"], "max_rows_per_user must be a whole number >= 1, got 0"),
+        ("good.csv", [*FLAG, "--max-gradients", "0"], "max_gradients must be a whole number"),
         ("good.csv", [*FLAG, "--max-gradients", "1"], "max_gradients=1 >= "),
-        ("good.csv", [*FLAG, "--fill-missing", "inf"], "fill_missing=inf"),
-        ("good.csv", [*FLAG, "--insecure-seed", "-1"], "insecure_seed to be a whole number >= 0"),
+        ("good.csv", [*FLAG, "--fill-missing", "inf"], "fill_missing must be a finite number in float64, got inf"),
+        ("good.csv", [*FLAG, "--insecure-seed", "-1"], "insecure_seed must be a whole number >= 0"),
         ("good.csv", [*FLAG, "--solver", "magic"], "got solver='magic'"),
         ("good.csv", [*FLAG, "--mode", "magic"], "mode='magic'"),
         ("good.csv", [*FLAG, "--epsilon", ".1"], "users would do"),
-        ("good.csv", [*FLAG, "--output", "none/m.json"], "Expected a folder at none"),
-        ("good.csv", [*FLAG, "--output", "folder.csv"], "but it is a folder"),
-        ("good.csv", [*FLAG, "--output", "good.csv"], "another file than good.csv"),
-        ("good.csv", [*FLAG, "--output", "l.db"], "another file than l.db|another file than m.json"),
+        ("good.csv", [*FLAG, "--output", "none/m.json"], "There is no folder none"),
+        ("good.csv", [*FLAG, "--output", "folder.csv"], "it is a folder"),
+        ("good.csv", [*FLAG, "--output", "good.csv"], "would replace good.csv"),
+        ("good.csv", [*FLAG, "--output", "l.db"], "would replace l.db|would replace m.json"),
         ("good.csv", [*FLAG, "--output", "/dev/null"], "no regular file"),
-        ("good.csv", [*FLAG, "--output", "/proc/m.json"], "Expected to write /proc/m.json"),
-        ("good.csv", [*FLAG, "--report", "m.json"], "another file than m.json"),
-        ("good.csv", [*FLAG, "--report", "none/r.html"], "Expected a folder at none"),
+        ("good.csv", [*FLAG, "--output", "/proc/m.json"], "/proc/m.json cannot be written"),
+        ("good.csv", [*FLAG, "--report", "m.json"], "would replace m.json"),
+        ("good.csv", [*FLAG, "--report", "none/r.html"], "There is no folder none"),
         ("good.csv", [*FLAG, "--ledger", "folder.csv"], "a ledger file at folder.csv"),
         ("good.csv", [*FLAG, "--ledger", "good.csv"], "good.csv to be a ledger"),
         ("good.csv", [*FLAG, "--ledger", "new.db"], "a ledger file at new.db"),
@@ -164,7 +172,7 @@ def test_wrong_fits_cost_nothing(folder, stub_report, data, arguments, message):
     before = sorted(folder.iterdir())
     result = run("fit", data, *COLUMNS, *BUDGET, "--output", "m.json", "--ledger", "l.db", *arguments)
     assert (result.exit_code, result.stdout) == (1, ""), result.output
-    assert result.stderr.startswith("userdp: Expected "), result.stderr
+    assert re.match("userdp: (?!Met a bug|Internal)", result.stderr), result.stderr
     assert result.stderr.count("\n") == 1
     assert any(part in result.stderr for part in message.split("|")), result.stderr
     assert sorted(folder.iterdir()) == before
@@ -177,19 +185,19 @@ def test_wrong_fits_cost_nothing(folder, stub_report, data, arguments, message):
         (["predict", "none.json", "good.csv", "-o", "p.csv"], "a model file at none.json"),
         (["predict", "good.csv", "good.csv", "-o", "p.csv"], "good.csv, it is not JSON"),
         (["predict", "folder.csv", "good.csv", "-o", "p.csv"], "a model file at folder.csv"),
-        (["predict", "MODEL", "none.csv", "-o", "p.csv"], "found nothing there"),
+        (["predict", "MODEL", "none.csv", "-o", "p.csv"], "There is no "),
         (["predict", "MODEL", "norows.csv", "-o", "p.csv"], "at least one row"),
         (["predict", "MODEL", "words.csv", "-o", "p.csv"], "finite numbers in column 'x_a'"),
-        (["predict", "MODEL", "good.csv", "-o", "good.csv"], "another file than good.csv"),
-        (["predict", "MODEL", "good.csv", "-o", "p.txt"], "a file name that says its format"),
-        (["predict", "MODEL", "good.csv", "-o", "none/p.csv"], "Expected a folder at none"),
-        (["predict", "MODEL", "good.csv", "-o", "p.csv", "--keep", "id"], "a column that matches 'id'"),
+        (["predict", "MODEL", "good.csv", "-o", "good.csv"], "would replace good.csv"),
+        (["predict", "MODEL", "good.csv", "-o", "p.txt"], " is unknown: rename it"),
+        (["predict", "MODEL", "good.csv", "-o", "none/p.csv"], "There is no folder none"),
+        (["predict", "MODEL", "good.csv", "-o", "p.csv", "--keep", "id"], "No column matches 'id'"),
         (["predict", "SVM", "good.csv", "-o", "p.csv", "--proba"], "--proba with a logistic model"),
         (["predict", "MODEL", "latin.csv", "-o", "p.csv"], "in UTF-8"),
-        (["evaluate", "MODEL", "good.csv", "--target", "none"], "a column named 'none'"),
+        (["evaluate", "MODEL", "good.csv", "--target", "none"], "No column is named 'none'"),
         (["evaluate", "MODEL", "norows.parquet", "--target", "text"], "at least one row"),
         (["report", "none.json", "r.html"], "a model file at none.json"),
-        (["report", "MODEL", "none/r.html"], "Expected a folder at none"),
+        (["report", "MODEL", "none/r.html"], "There is no folder none"),
     ],
 )
 def test_other_wrong_commands(folder, files, stub_report, arguments, message):
@@ -197,7 +205,7 @@ def test_other_wrong_commands(folder, files, stub_report, arguments, message):
     names = {"MODEL": files / "text.json", "SVM": files / "svm.json"}
     result = run(*(names.get(argument, argument) for argument in arguments))
     assert (result.exit_code, result.stdout) == (1, ""), result.output
-    assert result.stderr.startswith("userdp: Expected "), result.stderr
+    assert re.match("userdp: (?!Met a bug|Internal)", result.stderr), result.stderr
     assert message in result.stderr
     assert sorted(folder.iterdir()) == before
 

@@ -212,7 +212,7 @@ def test_public_rows_are_checked_before_anything_is_spent(tmp_path):
         ("t.parquet", "Expected --public-data to be another table"),
         ("narrow.parquet", "'x_b'"),
         ("empty.csv", "Expected finite numbers in column 'x_b'"),
-        ("none.parquet", "found nothing there"),
+        ("none.parquet", "There is no "),
     ):
         arguments = (*FLAG, "-o", tmp_path / "m.json", "--public-data", tmp_path / name)
         result = run("fit", tmp_path / "t.parquet", *arguments)
@@ -244,6 +244,7 @@ def test_a_fit_that_was_stopped_goes_on_by_its_journal_alone(files, tmp_path, mo
     monkeypatch.chdir(tmp_path.parent)  # what the journal holds is complete
     with contextlib.closing(sqlite3.connect(journal)) as db, db:  # and may be of an earlier version
         words = [*json.loads(db.execute("SELECT command FROM run").fetchone()[0]), "--columns-fraction", "0.1"]
+        words[words.index("--mode") + 1] = "tight"
         db.execute("UPDATE run SET command = ?", (json.dumps([*words, "--ledger-budget", "9,1e-5"]),))
     result = run("resume", journal)
     assert result.exit_code == 0, result.output

@@ -76,5 +76,5 @@ def test_classes_of_csv_are_never_read_off_it(tmp_path, cells):
     ],
 )
 def test_classes_of_another_type(labels, classes):
-    with pytest.raises(TypeError, match="to hold labels such as"):
+    with pytest.raises(TypeError, match="must hold labels such as"):
         positions("column 'y'", pa.chunked_array([labels]), classes)

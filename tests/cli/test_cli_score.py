@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,7 @@ def test_private_scores_are_charged_and_mind_no_slip(files, tmp_path):
     assert "got others too" in run(*arguments).stderr
     private = (*arguments, "--user-column", "user", "--epsilon", "8", "--delta", "1e-6", "--ledger", ledger)
     accepted = run(*private, "--json")
-    assert (accepted.exit_code, accepted.stderr) == (0, "")  # another file than the fit's
+    assert (accepted.exit_code, accepted.stderr) == (0, "")  # would replace the fit's
     refused = run(*private)
     assert refused.exit_code == 1
     assert "Nothing was spent" in refused.stderr
@@ -158,7 +159,7 @@ def test_people_held_out_of_a_fit(files, tmp_path):
     assert "Measured on 300 users who were kept from training" in shown.stdout
     scores = json.loads(model.read_text())["scores"]
     assert scores["scores"]["auc"]["low"] < scores["scores"]["auc"]["high"]
-    assert "300 people who were kept from training" in page.read_text()
+    assert "300 users who were held out of training" in page.read_text()
     assert "Expected 0 < evaluate=2.0 < 1" in run(*fit, "--evaluate", "2", "-o", model).stderr
 
 
@@ -168,26 +169,26 @@ def test_people_held_out_of_a_fit(files, tmp_path):
         (["--metrics", "auc"], "with --epsilon only"),
         (["--user-column", "user", "--epsilon", "1", "--metrics", "r2"], "some of log_loss"),
         (["--user-column", "user", "--epsilon", "1", "--by", "three"], "Expected --by three="),
-        (["--user-column", "user", "--epsilon", "1", "--by", "none=a,b"], "a column named 'none'"),
+        (["--user-column", "user", "--epsilon", "1", "--by", "none=a,b"], "No column is named 'none'"),
         (["--delta", "1e-6"], "Expected --delta with --epsilon only"),
         (["--user-column", "user", "--epsilon", "1", "--delta", ".01"], "delta=0.01 well below 1 over the 600 users"),
         (["--epsilon", "1"], "Expected --user-column with --epsilon"),
         (["--epsilon", "1", "--delta", "1e-6"], "Expected --user-column with --epsilon"),
         (["--ledger", "l.db"], "with --epsilon only"),
         (["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--loss-limit", "0"], "loss_limit=0"),
-        (["--user-column", "nobody"], "a column named 'nobody'"),
+        (["--user-column", "nobody"], "No column is named 'nobody'"),
         (
             ["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--ledger", "none.db"],
             "ledger file at none.db",
         ),
         (["--user-column", "user", "--epsilon", ".01", "--delta", "1e-6"], "users would do"),
-        (["--target", "amount"], "Expected one of the labels no, yes|to hold labels such as no, yes, got numbers"),
+        (["--target", "amount"], "Expected one of the labels no, yes|must hold labels such as no, yes, got numbers"),
     ],
 )
 def test_wrong_evaluations(files, arguments, message):
     result = run("evaluate", files / "text.json", files / "data.parquet", "--target", "text", *arguments)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("userdp: Expected ")
+    assert re.match("userdp: (?!Met a bug|Internal)", result.stderr)
     assert any(part in result.stderr for part in message.split("|"))
 
 
@@ -229,13 +230,13 @@ def test_plans_for_too_few_users_say_what_would_do():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--users", "0"], "n_users=0 to be a whole number >= 1"),
+        (["--users", "0"], "n_users must be a whole number >= 1, got 0"),
         (["--users", "9", "--epsilon", "-1"], "Expected epsilon=-1.0 to be finite and > 0"),
         (["--users", "9", "--classes", "1"], "--classes, a number >= 2"),
         (["--users", "9", "--classes", "3", "--loss", "squared"], "with --loss logistic only"),
         (["--users", "9", "--plot", "plan.txt"], "to end in .svg"),
-        (["--users", "9", "--plot", "none/plan.svg"], "Expected a folder at none"),
-        (["--users", "9", "--max-gradients", "0"], "Expected max_gradients=0 to be a whole number"),
+        (["--users", "9", "--plot", "none/plan.svg"], "There is no folder none"),
+        (["--users", "9", "--max-gradients", "0"], "max_gradients must be a whole number"),
     ],
 )
 def test_wrong_plans(arguments, message):
@@ -270,7 +271,7 @@ def test_ledgers(tmp_path):
     for wrong in (tmp_path / "none", tmp_path / "text", tmp_path):
         result = run("ledger", "show", wrong)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr.startswith("userdp: Expected ")
+        assert re.match("userdp: (?!Met a bug|Internal)", result.stderr)
 
 
 def test_seeds_are_shown_in_red_words(files, tmp_path):

@@ -40,7 +40,7 @@ def test_success_or_a_documented_error(name):
 
 # Inputs that were once answered by a crash, a bug message or a wrong success.
 FOUND = {
-    "an Arrow file that points outside of itself": (lambda: _arrow_with_bad_offsets(), "not Arrow or is damaged"),
+    "an Arrow file that points outside of itself": (lambda: _arrow_with_bad_offsets(), "not Arrow, or is damaged"),
     "a run that costs nothing": (lambda: _ledger("runs", "costs", "[]"), "records in it are damaged"),
     "a run that costs too much to be a number": (
         lambda: _ledger(
@@ -202,5 +202,5 @@ def test_ids_beyond_a_columns_dictionary_are_refused():
     targets.TARGETS["table_file"](b"\x01\x00\x01\x00\x00\x00!\x00\x00\x001")
     for place in (2, -1):
         ids = pa.DictionaryArray.from_arrays(pa.array([0, 1, place]), pa.array(["a", "b"]), safe=False)
-        with pytest.raises(ValueError, match="the table is damaged"):
+        with pytest.raises(ValueError, match="The table is damaged"):
             Groups.make(ids, 3)

@@ -373,9 +373,9 @@ def test_narrowing_raises_an_upper_end_that_does_not_hold():
 
 
 def test_arguments_of_the_wrong_kind_are_named():
-    with pytest.raises(TypeError, match="Expected epsilon to be a number, got str"):
+    with pytest.raises(TypeError, match="epsilon must be a number, got str"):
         Budget("1", 1e-6)
-    with pytest.raises(TypeError, match=r"Expected budget to be a Budget\(epsilon, delta\), got float"):
+    with pytest.raises(TypeError, match=r"budget must be a Budget\(epsilon, delta\), got float"):
         a.gaussian_multiplier(1.0)
     with pytest.raises(ValueError, match="releases=0 >= 1"):
         a.gaussian_multiplier(Budget(1.0, 1e-6), 0)

@@ -158,7 +158,7 @@ def test_means_at_extreme_radii_are_finite_and_within_their_bound(radius):
 
 
 def test_radii_that_are_no_numbers_are_refused():
-    with pytest.raises(TypeError, match="radius to be a number, got str"):
+    with pytest.raises(TypeError, match="radius must be a number, got str"):
         check_radius("4")
 
 

@@ -181,7 +181,7 @@ def test_totals_that_are_none_are_refused():
         with pytest.raises(ValueError, match="Expected 0 <= failure_fraction"):
             Filter(BUDGET, fraction)
     for fraction in ("all", None):
-        with pytest.raises(TypeError, match="Expected failure_fraction to be a number"):
+        with pytest.raises(TypeError, match="failure_fraction must be a number"):
             Filter(BUDGET, fraction)
 
 

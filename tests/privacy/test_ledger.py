@@ -222,9 +222,9 @@ def test_a_truncated_or_recreated_file_is_not_taken_for_the_ledger(tmp_path):
     book.charge(plan())
     path.write_bytes(b"")
     for use in (book.charges, book.spent_epsilon, lambda: book.charge(plan()), lambda: Ledger.open(path)):
-        with pytest.raises(ValueError, match="it is empty"):
+        with pytest.raises(ValueError, match="is empty"):
             use()
-    with pytest.raises(ValueError, match="it is empty"):
+    with pytest.raises(ValueError, match="is empty"):
         Ledger(BUDGET, path)
     path.unlink()
     Ledger(BUDGET, path)

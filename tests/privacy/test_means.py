@@ -10,7 +10,15 @@ from support import SilentNoise, gaussian_removal, searched_removal
 
 from userdp.paper import concentration as c
 from userdp.paper.outlier_removal import OutlierRemoval, SampledOutlierRemoval
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, gaussian_multiplier, subsampled_multiplier
+from userdp.paper.paper_outlier_removal import PaperOutlierRemoval, SampledPaperOutlierRemoval
+from userdp.privacy.accounting import (
+    Budget,
+    BudgetExceeded,
+    Cost,
+    calibrate,
+    gaussian_multiplier,
+    subsampled_multiplier,
+)
 from userdp.privacy.clip import Clip
 from userdp.privacy.mechanism import Aborted
 from userdp.privacy.noise import SecureNoise, SeededNoise
@@ -26,9 +34,11 @@ MEANS = {
     "gaussian-tested": gaussian_removal(100, 5.0, 3.0, 1e-3, 1e-9),
     "searched": searched_removal(100, (1.0, 2.0, 4.0), 5.0, 2.0, 1e-3, outliers=10),
     "sampled and tested": SampledOutlierRemoval(2000, 0.2, 4.0, 5.0, 1e-6, 1e-9),
+    "the paper's": PaperOutlierRemoval(100, 1.0, 2.0, 1e-3),
+    "the paper's of samples": SampledPaperOutlierRemoval(2000, 0.2, 1.0, 2.0, 1e-6),
 }
 CLIPS = [name for name in MEANS if name.startswith("clip")]
-TESTED = [name for name in MEANS if name not in CLIPS]
+PAPERS = [name for name in MEANS if name.startswith("the paper's")]
 means = pytest.mark.parametrize("name", MEANS)
 
 
@@ -49,6 +59,8 @@ def scale(name, radius):
     if name in CLIPS:
         apart = math.sqrt(2) if record.acute else 2.0
         return record.noise_multiplier * apart * radius / record.expected
+    if name in PAPERS:
+        return 2.0 * radius
     if name == "sampled and tested":
         return 4.0 * record.sensitivity(radius, 3000)
     return record.noise_multiplier * c.sensitivity(record.n_vectors, record.slack, radius)
@@ -63,7 +75,7 @@ def test_released_noise_has_the_shape_and_the_scale_that_are_paid_for(name, make
     assert abs(noise.std() / shape.std() - 1) < (0.12 if name == "clip without delta" else 0.07)
 
 
-@means
+@pytest.mark.parametrize("name", [name for name in MEANS if name not in PAPERS])
 def test_a_mean_gets_the_noise_that_its_record_tells(name):
     record, noise = MEANS[name], SilentNoise()
     _, found = released(record, noise, 0.7, np.full(3, 0.1))
@@ -93,7 +105,9 @@ def test_everyone_takes_part_and_another_number_of_vectors_than_priced_is_refuse
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
-@pytest.mark.parametrize("name", ["clip", "clip of acute vectors", "clip without delta", "gaussian-tested"])
+@pytest.mark.parametrize(
+    "name", ["clip", "clip of acute vectors", "clip without delta", "gaussian-tested", "the paper's"]
+)
 def test_there_are_as_many_rounds_as_are_paid_for(name, rounds):
     record, noise = replace(MEANS[name], rounds=rounds), SilentNoise()
     session = record.start(noise)
@@ -103,7 +117,8 @@ def test_there_are_as_many_rounds_as_are_paid_for(name, rounds):
     with pytest.raises(RuntimeError, match="released and paid for"):
         session.release(np.zeros((record.n_vectors, 1)), 1.0)
     assert noise.asked == asked
-    assert len(asked) == rounds * (2 if name in TESTED else 1)
+    kinds = [kind for kind, *_ in asked if kind in ("gaussian", "laplace")]
+    assert len(kinds) == rounds * (2 if name == "gaussian-tested" else 1)
 
 
 @pytest.mark.parametrize("name", ["laplace-tested", "gaussian-tested", "sampled and tested"])
@@ -124,6 +139,8 @@ TESTS = Cost(gaussian=4 / 30.0**2 * (1 + 1e-9), failure=1e-6)
 TIGHT = gaussian_removal(2000, gaussian_multiplier(BUDGET, 4, TESTS), 30.0, 1e-6, rounds=4)
 PROBES = Cost(gaussian=2 / 20.0**2, failure=1e-6)
 SEARCHED = searched_removal(1000, (1.0, 2.0, 3.0), gaussian_multiplier(BUDGET, 1, PROBES), 20.0, 1e-6)
+PAPER = PaperOutlierRemoval(1000, 10.0, 1.0, 1e-6)
+PAPER = replace(PAPER, noise_ratio=calibrate(lambda ratio: replace(PAPER, noise_ratio=ratio).cost, BUDGET))
 
 
 @pytest.mark.parametrize(
@@ -133,15 +150,22 @@ SEARCHED = searched_removal(1000, (1.0, 2.0, 3.0), gaussian_multiplier(BUDGET, 1
         (SAMPLED, [{"rounds": 9}, {"sampling_probability": 0.31}, {"sampling_probability": 1.0}]),
         (TIGHT, [{"test_std": 25.0}, {"rounds": 5}, {"failure": 1e-5}]),
         (SEARCHED, [{"test_std": 18.0}, {"radii": (1.0, 2.0, 3.0, 4.0)}, {"failure": 1e-5}]),
+        (PAPER, [{"rounds": 2}, {"test_scale": 9.0}, {"test_scale": 13.0}, {"selection_failure": 1e-5}]),
     ],
-    ids=["clip", "clip of samples", "gaussian-tested", "searched"],
+    ids=["clip", "clip of samples", "gaussian-tested", "searched", "the paper's"],
 )
 def test_a_plan_is_certified_up_to_its_budget_and_not_beyond(record, dearer):
-    def certify(record):
-        Plan(record.n_vectors, (Step("mean", 0, record.n_vectors, record),)).certify(BUDGET)
+    def certify(*records):
+        steps = (Step(f"{k}", 0, record.n_vectors, each) for k, each in enumerate(records))
+        Plan(record.n_vectors, tuple(steps)).certify(BUDGET)
 
     certify(record)
-    for change in (*dearer, {"noise_multiplier": 0.98 * record.noise_multiplier}):
+    with pytest.raises(BudgetExceeded):
+        certify(record, record)
+    if record.cost == Cost(gaussian=record.cost.gaussian):
+        certify(replace(record, rounds=1), replace(record, rounds=record.rounds - 1))
+    noise = "noise_ratio" if record is PAPER else "noise_multiplier"
+    for change in (*dearer, {noise: 0.98 * getattr(record, noise)}):
         with pytest.raises(BudgetExceeded):
             certify(replace(record, **change))
 
@@ -163,6 +187,9 @@ IMPOSSIBLE = {
     "block": [0],
     "test_epsilon": [math.inf, 9e-4],
     "test_std": [-1.0, math.inf],
+    "test_scale": [0.0, np.array(1.0)],
+    "noise_ratio": [math.nan],
+    "selection_failure": [0.0, 1.0, 2.0],
     "deficit_std": [-1.0],
     "failure": [0.0, 1.0],
     "false_abort": [math.nan, 1.0],
@@ -176,15 +203,15 @@ IMPOSSIBLE = {
 )
 def test_impossible_records_are_refused(name, field):
     for value in IMPOSSIBLE[field]:
-        with pytest.raises((ValueError, TypeError), match=f"Expected .*({field}|increasing|positive)"):
+        with pytest.raises((ValueError, TypeError), match=f"{field}|increasing|positive"):
             replace(MEANS[name], **{field: value})
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("clip", {"noise_multiplier": [5.0]}, "noise_multiplier to be a number, got list"),
-        ("clip", {"rounds": 0.5}, "rounds=0.5 to be a whole number"),
+        ("clip", {"noise_multiplier": [5.0]}, "noise_multiplier must be a number, got list"),
+        ("clip", {"rounds": 0.5}, "rounds must be a whole number"),
         ("clip without delta", {"acute": True}, "Expected"),
         ("clip without delta", {"sampling_probability": 0.5}, "Expected"),
         ("clip of samples", {"acute": True}, "acute vectors of everyone"),
@@ -197,6 +224,12 @@ def test_impossible_records_are_refused(name, field):
         ("gaussian-tested", {"outliers": 45}, "use more users or groups, or a smaller test_std"),
         ("sampled and tested", {"n_vectors": 100}, "sample more users"),
         ("sampled and tested", {"sampling_probability": 1.0}, "OutlierRemoval"),
+        ("the paper's", {"n_vectors": 9}, "n_vectors=9 >= 10 for the paper's ramp"),
+        ("the paper's", {"n_vectors": 12}, "n_vectors=12 to keep some vectors"),
+        ("the paper's", {"selection_failure": 1e-140}, "to keep some vectors"),
+        ("the paper's of samples", {"sampling_probability": 1.0}, "PaperOutlierRemoval takes everyone"),
+        ("the paper's of samples", {"n_vectors": 40}, "n_vectors=.* for the paper's ramp"),
+        ("the paper's of samples", {"n_vectors": 200}, "batches of more than"),
     ],
 )
 def test_refusals_say_what_to_do(name, change, message):

@@ -79,13 +79,13 @@ def test_narrow_integers_do_not_wrap_around_in_costs():
     "given", [np.array(1.0), np.array([1.0]), [1.0], (1.0,), "1.0", None, 1j, np.complex128(1), np.True_, Decimal(1)]
 )
 def test_what_could_change_or_is_no_number_is_refused_as_a_real(given):
-    with pytest.raises(TypeError, match=f"scale to be a number, got {type(given).__name__}"):
+    with pytest.raises(TypeError, match=f"scale must be a number, got {type(given).__name__}"):
         Record(scale=given)
 
 
 @pytest.mark.parametrize("given", [0.0, -0.0, -1.0, 0, False, math.nan, math.inf, -math.inf, np.float16(np.inf)])
 def test_reals_are_finite_and_positive(given):
-    with pytest.raises(ValueError, match=r"scale=.* to be finite and > 0"):
+    with pytest.raises(ValueError, match=r"scale must be finite and > 0"):
         Record(scale=given)
 
 
@@ -93,13 +93,13 @@ def test_reals_are_finite_and_positive(given):
     "given", [np.array(3), np.array([3]), [3], "3", None, 3.0, np.float64(3), 2.5, math.nan, 0, -1, False, np.True_]
 )
 def test_what_is_no_count_is_refused(given):
-    with pytest.raises(ValueError, match=r"count=.* to be a whole number >= 1"):
+    with pytest.raises(ValueError, match=r"count must be a whole number >= 1"):
         Record(count=given)
 
 
 def test_only_the_named_count_may_be_zero():
     assert Record(extra=0).extra == 0
-    with pytest.raises(ValueError, match="extra=-1 to be a whole number >= 0"):
+    with pytest.raises(ValueError, match="extra must be a whole number >= 0, got -1"):
         Record(extra=-1)
 
 
@@ -107,7 +107,7 @@ def test_counts_are_checked_from_the_number_given():
     counts = check_counts(at_least=2, a=2, b=np.int64(3), c=np.uint8(200))
     assert counts == (2, 3, 200)
     assert [type(count) for count in counts] == [int, int, int]
-    with pytest.raises(ValueError, match="b=1 to be a whole number >= 2"):
+    with pytest.raises(ValueError, match="b must be a whole number >= 2, got 1"):
         check_counts(at_least=2, a=2, b=1)
 
 
@@ -188,5 +188,5 @@ def test_an_abort_says_its_reason_and_what_was_spent():
 
 @pytest.mark.parametrize("value", [10**400, np.longdouble("1e-400"), 1e-200, 1e200, 1.1e12])
 def test_reals_whose_squares_overflow_are_refused(value):
-    with pytest.raises(ValueError, match=r"^Expected .*noise_multiplier="):
+    with pytest.raises(ValueError, match=r"^noise_multiplier must be"):
         Clip(50, value)

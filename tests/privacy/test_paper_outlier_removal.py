@@ -149,18 +149,6 @@ def test_a_mean_is_released_once_whatever_became_of_it(rows):
         session.release(np.zeros((100, 1)), 1.0)
 
 
-@pytest.mark.parametrize("rounds", [2, 5])
-def test_no_more_means_are_released_than_are_paid_for(rounds):
-    noise = SilentNoise()
-    session = paper(rounds=rounds).start(noise)
-    for _ in range(rounds):
-        session.release(np.zeros((100, 1)), 1.0)
-    asked = list(noise.asked)
-    with pytest.raises(RuntimeError, match="released and paid for"):
-        session.release(np.zeros((100, 1)), 1.0)
-    assert noise.asked == asked
-
-
 @pytest.mark.parametrize("passing", [0, 1, 3])
 @pytest.mark.parametrize("rows", [np.full((100, 1), np.nan), np.zeros((99, 1))])
 def test_the_first_round_that_fails_is_the_last(passing, rows):
@@ -178,42 +166,8 @@ def test_the_first_round_that_fails_is_the_last(passing, rows):
     assert noise.asked == asked
 
 
-@pytest.mark.parametrize("size", [99, 101, 200])
-def test_another_number_of_vectors_than_priced_is_refused(size):
-    noise = SilentNoise()
-    with pytest.raises(ValueError, match="Expected 100 vectors, as was priced"):
-        paper().start(noise).release(np.zeros((size, 1)), 1.0)
-    assert noise.asked == []
-
-
 def test_more_coordinates_than_priced_are_refused():
     noise = SilentNoise()
     with pytest.raises(ValueError, match=r"at most 2\^20 numbers"):
         paper(n_vectors=24, selection_failure=0.1).start(noise).release(np.broadcast_to(0.0, (24, 2**20 + 1)), 1.0)
     assert noise.asked == []
-
-
-def test_everyone_takes_part():
-    users = np.arange(5)
-    assert paper().start(SilentNoise()).choose(users) is users
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"n_vectors": 9}, ValueError, "n_vectors=9 >= 10 for the paper's ramp"),
-        ({"n_vectors": 12}, ValueError, "n_vectors=12 to keep some vectors"),
-        ({"n_vectors": 100.0}, ValueError, "whole number"),
-        ({"rounds": 0}, ValueError, "rounds=0 to be a whole number >= 1"),
-        ({"rounds": 1.5}, ValueError, "rounds=1.5 to be a whole number"),
-        ({"test_scale": 0.0}, ValueError, "test_scale=0.0"),
-        ({"test_scale": np.array(1.0)}, TypeError, "test_scale to be a number"),
-        ({"noise_ratio": math.nan}, ValueError, "noise_ratio"),
-        ({"selection_failure": 0.0}, ValueError, "selection_failure=0.0"),
-        ({"selection_failure": 1e-140}, ValueError, "to keep some vectors"),
-        ({"selection_failure": 2.0}, ValueError, "selection_failure=2.0 < 1"),
-    ],
-)
-def test_impossible_records_are_refused(change, error, message):
-    with pytest.raises(error, match=message):
-        paper(**change)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, kstest, norm
+from scipy.stats import binom
 from support_audit import audited_gaussian_epsilon
 from support_paper import Choosing, coins_that_change, paper
 
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, calibrate, epsilon_at
+from userdp.privacy.accounting import Cost, epsilon_at
 from userdp.privacy.mechanism import Aborted
-from userdp.privacy.noise import SecureNoise, SeededNoise
-from userdp.privacy.plan import Plan, Step
+from userdp.privacy.noise import SeededNoise
 
 # --- sensitivity ------------------------------------------------------------------------------------------------------
 
@@ -131,37 +130,6 @@ def test_the_noise_is_the_printed_one_and_no_less_than_is_charged(radius, dimens
     assert sensitivity == record.sensitivity(radius, dimension)
     assert sensitivity * multiplier == pytest.approx(2.0 * radius, rel=1e-12)
     assert 1 / multiplier**2 <= record.cost.gaussian
-
-
-def test_released_noise_is_normal_with_the_ratio_times_the_radius():
-    released = paper().start(SecureNoise()).release(np.zeros((100, 3000)), 5.0)
-    assert kstest(released, norm(0, 10.0).cdf).pvalue > 1e-6
-    assert abs(released.std() / 10.0 - 1) < 0.07
-
-
-def test_a_plan_is_certified_up_to_its_budget_and_not_beyond():
-    budget = Budget(2.0, 1e-5)
-
-    def record(**change):
-        arguments = {"n_vectors": 1000, "test_scale": 10.0, "noise_ratio": 1.0, "selection_failure": 1e-6}
-        return paper(**(arguments | change))
-
-    ratio = calibrate(lambda z: record(noise_ratio=z).cost, budget)
-
-    def plan(*records):
-        return Plan(1000, tuple(Step(f"{k}", 0, 1000, r) for k, r in enumerate(records)))
-
-    plan(record(noise_ratio=ratio)).certify(budget)
-    for dear in (
-        plan(record(noise_ratio=0.99 * ratio)),
-        plan(record(noise_ratio=ratio), record(noise_ratio=ratio)),
-        plan(record(noise_ratio=ratio, rounds=2)),
-        plan(record(noise_ratio=ratio, test_scale=9.0)),
-        plan(record(noise_ratio=ratio, test_scale=13.0)),
-        plan(record(noise_ratio=ratio, selection_failure=1e-5)),
-    ):
-        with pytest.raises(BudgetExceeded):
-            dear.certify(budget)
 
 
 def test_audit_of_test_and_release():

@@ -207,24 +207,6 @@ def test_an_audit_finds_less_than_is_claimed_and_more_with_a_fraction_of_the_noi
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sampling_probability": 1.0}, "PaperOutlierRemoval takes everyone"),
-        ({"sampling_probability": 0.0}, "sampling_probability=0.0"),
-        ({"test_scale": 0.0}, "test_scale=0.0"),
-        ({"noise_ratio": math.nan}, "noise_ratio"),
-        ({"selection_failure": 1.0}, "selection_failure=1.0"),
-        ({"rounds": 0}, "rounds=0"),
-        ({"n_vectors": 40}, "n_vectors=.* for the paper's ramp"),
-        ({"n_vectors": 200}, "batches of more than"),
-    ],
-)
-def test_impossible_records_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        replace(RECORD, **change)
-
-
 def test_more_coordinates_than_priced_are_refused():
     noise = SilentNoise()
     with pytest.raises(ValueError, match=r"at most 2\^20 numbers"):

@@ -55,7 +55,7 @@ def test_reach_is_measured_from_the_start():
         (("logistic", Ball(1.0), 3, 2.0), "Expected a Loss, got str"),
         ((losses.logistic, Ball(1.0), 3, 0.0), "row_norm=0.0"),
         ((losses.logistic, Ball(1.0), 3, "2"), "row_norm='2'"),
-        ((losses.logistic, Ball(1.0), 3.0, 2.0), "n_features=3.0 to be a whole number"),
+        ((losses.logistic, Ball(1.0), 3.0, 2.0), "n_features must be a whole number"),
         ((losses.squared, Ball(1.0), 3, 2.0), "target_bound for the squared"),
         ((losses.squared, Ball(1.0), 3, 2.0, -1.0), "target_bound=-1.0"),
         ((losses.logistic, Ball(1.0), 3, 2.0, None, math.inf), "prediction_scale=inf"),

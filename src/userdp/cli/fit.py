@@ -27,8 +27,7 @@ from userdp.models import estimators
 from userdp.models.files import save_model
 from userdp.models.intervals import fraction_of
 from userdp.models.linear import LinearModel
-from userdp.models.options import Execution, mode_now
-from userdp.models.sklearn_compat import UtilityWarning
+from userdp.models.sklearn_compat import Execution, UtilityWarning, mode_now
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
@@ -353,8 +352,9 @@ def resume(
     for option, usual in _GONE.items():
         if option in arguments and usual in (None, arguments[place := arguments.index(option) + 1]):
             del arguments[place - 1 : place + 1]
-    if "--mode" in arguments:  # which earlier journals may name as it was called
-        arguments[place] = mode_now(arguments[place := arguments.index("--mode") + 1])
+    if "--mode" in arguments:  # which journals of 0.1 name as it was called
+        place = arguments.index("--mode") + 1
+        arguments[place] = mode_now(arguments[place])
     app = typer.Typer(add_completion=False)
     app.command("fit", cls=o.Command)(fit)
     app([*arguments, *([] if json is None else ["--json", str(json)])], standalone_mode=False)

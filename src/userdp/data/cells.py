@@ -46,12 +46,12 @@ def numbers_or_text(what: str, column: Any) -> np.ndarray:
     """A column of numbers; of text those cells that read as one, where the type may come from the cells themselves.
 
     That is pandas': one cell of text makes a column of numbers text. Arrow (so Parquet) and polars declare types, or
-    whoever read a text file with them let one cell decide (docs/guarantee.md).
+    the reader of a text file let one cell decide (docs/guarantee.md).
     """
     column = decoded(column)
     if declared(column) == TEXT and (isinstance(column, pa.Array | pa.ChunkedArray) or hasattr(column, "to_arrow")):
         raise TypeError(
-            f"Expected {what} to hold numbers, got text: convert it, or describe it as a Category, a Date or Text. "
+            f"{what} must hold numbers, got text: convert it, or describe it as a Category, a Date or Text. "
             "Nothing was spent."
         )
     if declared(column) != TEXT:
@@ -77,9 +77,9 @@ def labels(what: str, column: Any, levels: Sequence[str | None] | None = None) -
     column = decoded(column)
     kind = declared(column)
     if kind not in (NUMBER, TEXT, ANY, *_CATEGORIES):
-        raise TypeError(f"Expected {what} to hold text, numbers or true and false, got {kind}: convert it.")
+        raise TypeError(f"{what} must hold text, numbers or true and false, got {kind}: convert it.")
     if kind == NUMBER and levels is not None and not any(map(_is_number, levels)):
-        raise TypeError(f"Expected {what} to hold text, as its levels are, got numbers: convert it.")
+        raise TypeError(f"{what} must hold text, as its levels are, got numbers: convert it.")
     codes, distinct = coded(column)
     return Coded(codes, tuple(map(text_of, distinct)))
 
@@ -94,7 +94,7 @@ def seconds(what: str, column: Any) -> np.ndarray:
     if arrow is not None and (pa.types.is_timestamp(arrow.type) or pa.types.is_date(arrow.type)):
         return _of_ticks(arrow.to_numpy(zero_copy_only=False))
     if declared(column) not in (TEXT, ANY):
-        raise TypeError(f"Expected {what} to hold dates, or text such as 2024-05-17, got {declared(column)}: convert.")
+        raise TypeError(f"{what} must hold dates, or text such as 2024-05-17, got {declared(column)}: convert it.")
     codes, distinct = coded(column)
     return np.asarray(np.array([moment_of(value) for value in distinct], dtype=np.float64)[codes])
 

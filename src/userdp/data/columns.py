@@ -1,4 +1,4 @@
-"""Columns as people have them, described once: numbers, booleans, categories, dates and text become features.
+"""Columns of a table, described once: numbers, booleans, categories, dates and text become features.
 
 A description is public. It says what a column means and never what its cells are: each cell is read by itself, what is
 beyond a range is clipped to it, and what cannot be read is missing. What is not known publicly may be left to be
@@ -31,6 +31,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from userdp._validate import check_counts, check_number
 from userdp.data.cells import Coded, booleans, labels, moment_of, numbers_or_text, seconds, text_of, words_of
 from userdp.data.schema import ANY, NUMBER, collected, declared, is_boolean, require_column
 
@@ -44,11 +45,13 @@ _TRANSFORMS: dict[str | None, tuple[Callable[[float], float], float]] = {  # and
 }
 _PARTS = ("time", "year", "month", "day", "weekday", "hour")
 _CYCLES = ("year", "month", "week", "day")
-_MOST_FEATURES = 2**24  # of hashed text
 
 
 class Column(ABC):
-    """What all columns have in common: a frozen record of public facts, which says which features there will be."""
+    """What all columns have in common: a frozen record of public facts, which says which features there will be.
+
+    `missing_indicator`: whether one more feature is 1 where a cell is missing.
+    """
 
     type: ClassVar[str]
     missing_indicator: bool = False
@@ -85,25 +88,33 @@ class Column(ABC):
         return _side_by_side([found, missing[:, None].astype(np.float64)])
 
     def __repr__(self) -> str:
-        told = [f"{name}={value!r}" for name, value in self.to_dict().items() if name != "type"]
-        return f"{type(self).__name__}({', '.join(told)})"
+        shown = [f"{name}={value!r}" for name, value in self.to_dict().items() if name != "type"]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def to_dict(self) -> dict[str, Any]:
         """For TOML and JSON: the type, and what is not as usual."""
-        told: dict[str, Any] = {"type": self.type}
+        record: dict[str, Any] = {"type": self.type}
         for field in fields(self):  # type: ignore[arg-type]  # every column is a dataclass
             value = getattr(self, field.name)
             if value != field.default:
-                told[field.name] = list(value) if isinstance(value, tuple) else value
-        return told
+                record[field.name] = list(value) if isinstance(value, tuple) else value
+        return record
 
 
 @dataclass(frozen=True, repr=False)
 class Number(Column):
     """A number, clipped to [low, high], transformed if asked, and scaled so that the range becomes [-1, 1].
 
-    range="private" learns the range (about 99% of what people have); `fill` goes into missing cells, None for the
-    middle of the range, "private" for a median that is learned; transform is None, "log1p" or "sqrt" (low >= 0).
+    Parameters
+    ----------
+    low, high : float, optional
+        The public range.
+    range : "private", optional
+        Learns the range (about 99% of users' numbers) privately, in place of `low` and `high`.
+    transform : {None, "log1p", "sqrt"}
+        For skewed numbers; `low` must be >= 0.
+    fill : float or "private", optional
+        What missing cells count as; "private" learns a median, None is the middle of the range.
     """
 
     type: ClassVar[str] = "number"
@@ -117,21 +128,22 @@ class Number(Column):
 
     def __post_init__(self) -> None:
         if self.transform not in _TRANSFORMS:
-            raise ValueError(f'Expected transform={self.transform!r} to be None, "log1p" or "sqrt".')
+            raise ValueError(f'transform must be None, "log1p" or "sqrt", got {self.transform!r}.')
         if self.range not in (None, PRIVATE):
-            raise ValueError(f'Expected range={self.range!r} to be "private", or low and high: Number(0, 100).')
+            raise ValueError(f'range must be "private", got {self.range!r}: or pass low and high, Number(0, 100).')
         for name in ("low", "high") + (() if self.fill == PRIVATE else ("fill",)):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _finite(name, value))
         if self.range == PRIVATE and (self.low is not None or self.high is not None):
-            raise ValueError('Expected either low and high or range="private" of a Number, got both.')
+            raise ValueError('A Number has low and high, or range="private": pass one of them, not both.')
         if self.range is None and (self.low is None or self.high is None or not self.low < self.high):
             raise ValueError(
-                'Expected low < high, the public range of a Number, such as Number(0, 100), or range="private", which '
-                f"learns it for a part of the budget; got low={self.low}, high={self.high}. Nothing was spent."
+                f"low and high of a Number must be its public range, low < high, got low={self.low}, high={self.high}: "
+                'pass Number(0, 100), say, or range="private", which learns it for a part of the budget. Nothing was '
+                "spent."
             )
         if self.low is not None and self.low < self.least:
-            raise ValueError(f'Expected low={self.low:g} >= {self.least:g} with transform="{self.transform}".')
+            raise ValueError(f'low must be >= {self.least:g} with transform="{self.transform}", got {self.low:g}.')
 
     @property
     def least(self) -> float:
@@ -159,7 +171,13 @@ class Number(Column):
 
 @dataclass(frozen=True, repr=False)
 class Boolean(Column):
-    """True or false, as 1 or 0; `fill` goes into missing cells. Of text true, t, yes, y, on, 1 and the like."""
+    """True or false, as 1 or 0. Text is read: true, t, yes, y, on, 1 and false, f, no, n, off, 0.
+
+    Parameters
+    ----------
+    fill : bool
+        What missing cells count as.
+    """
 
     type: ClassVar[str] = "boolean"
     fill: bool = False
@@ -168,7 +186,7 @@ class Boolean(Column):
 
     def __post_init__(self) -> None:
         if not isinstance(self.fill, bool):
-            raise TypeError(f"Expected fill of a Boolean to be True or False, got {type(self.fill).__name__}.")
+            raise TypeError(f"fill of a Boolean must be True or False, got {type(self.fill).__name__}.")
 
     def read(self, what: str, column: Any) -> np.ndarray:
         return booleans(what, column)
@@ -182,12 +200,21 @@ class Category(Column):
     """One of some levels, or another: a 1 among zeros, one for each level but the first, and one for all others.
 
     The first level is the reference, whose features are all 0: otherwise they and the intercept would add up to the
-    same. Missing cells count as others, unless `missing_indicator` gives them a feature of their own. other=False says
-    that the levels are all there are, and leaves the others' feature out: whatever else a cell holds counts as the
-    first level. A feature that nobody has would get a weight of noise, and may cost the intervals of all weights.
+    same. Levels are distinguished by their first 48 bytes.
 
-    levels="private" learns them, at most `max_levels`: those that so many people have that nobody's own can show. A
-    person then counts for their `levels_per_user` most frequent ones; levels are told apart by their first 48 bytes.
+    Parameters
+    ----------
+    levels : sequence or "private"
+        The public levels; "private" learns those that so many users have that no single user's level can show.
+    other : bool
+        Whether there is a feature for all other levels. False says that the levels are all there are: any other cell
+        then counts as the first level. A feature that is always 0 would get a weight of noise.
+    missing_indicator : bool
+        Whether one more feature is 1 where a cell is missing, as in all columns; else they count as other levels.
+    max_levels : int
+        How many levels are learned at most.
+    levels_per_user : int
+        How many of a user's levels, the most frequent ones, count when levels are learned.
     """
 
     type: ClassVar[str] = "category"
@@ -201,24 +228,22 @@ class Category(Column):
 
     def __post_init__(self) -> None:
         for name, least in (("max_levels", 2), ("levels_per_user", 1)):
-            value = getattr(self, name)
-            if not (isinstance(value, int) and least <= value <= 1000) or isinstance(value, bool):
-                raise ValueError(f"Expected {name}={value!r} to be a whole number from {least} to 1000.")
+            check_counts(at_least=least, **{name: getattr(self, name)})
         if not isinstance(self.other, bool):
-            raise TypeError(f"Expected other of a Category to be True or False, got {type(self.other).__name__}.")
+            raise TypeError(f"other of a Category must be True or False, got {type(self.other).__name__}.")
         if self.private:
             if not self.other:
-                raise ValueError("Expected other=False of a Category with declared levels only: name them all.")
+                raise ValueError("other=False is for a Category with declared levels only: name them all.")
             return
         if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
-            raise TypeError('Expected levels of a Category to be a list, such as ["Paris", "Lyon"], or "private".')
+            raise TypeError('levels of a Category must be a list, such as ["Paris", "Lyon"], or "private".')
         if not all(isinstance(level, str | int | float | bool) for level in self.levels):
-            raise TypeError("Expected levels of a Category to be text, numbers, or true and false.")
+            raise TypeError("levels of a Category must be text, numbers, or true and false.")
         object.__setattr__(self, "levels", tuple(self.levels))
         texts = [cut(text_of(level) or "") for level in self.levels]
         if len(set(texts)) < len(texts) or "" in texts:
             raise ValueError(
-                f"Expected levels of a Category that differ in their first {self.LONGEST} bytes, none of them empty."
+                f"levels of a Category must differ in their first {self.LONGEST} bytes, and none may be empty."
             )
 
     @property
@@ -250,9 +275,16 @@ class Category(Column):
 class Date(Column):
     """A date or a moment, clipped to [low, high]: parts of it as numbers in [-1, 1], and cycles as sine and cosine.
 
-    parts: "time" (from low to high), "year", "month", "day" (of the month), "weekday", "hour"; cycles: "year", "month",
-    "week", "day". Text is read as ISO 8601; without a time zone a moment is in UTC. Missing dates are in the middle of
-    everything: all features are 0.
+    Text is read as ISO 8601; without a time zone a moment is in UTC. All features of a missing date are 0.
+
+    Parameters
+    ----------
+    low, high : str or datetime.date
+        The public range.
+    parts : sequence of str
+        Some of "time" (from low to high), "year", "month", "day" (of the month), "weekday" and "hour".
+    cycles : sequence of str
+        Some of "year", "month", "week" and "day".
     """
 
     type: ClassVar[str] = "date"
@@ -270,16 +302,16 @@ class Date(Column):
                 object.__setattr__(self, name, value.isoformat())
         if not moment_of(self.low) < moment_of(self.high):
             raise ValueError(
-                f"Expected dates low < high, such as Date('2010-01-01', '2030-01-01'), got low={self.low!r}, "
-                f"high={self.high!r}."
+                f"low and high of a Date must be dates, low < high, got low={self.low!r}, high={self.high!r}: pass "
+                "Date('2010-01-01', '2030-01-01') for example."
             )
         for name, known in (("parts", _PARTS), ("cycles", _CYCLES)):
             asked = getattr(self, name)
             if isinstance(asked, str) or not set(asked) <= set(known) or len(set(asked)) < len(asked):
-                raise ValueError(f"Expected {name} of a Date to be some of {', '.join(known)}, each once.")
+                raise ValueError(f"{name} of a Date must be some of {', '.join(known)}, each once.")
             object.__setattr__(self, name, tuple(asked))
         if not (self.parts or self.cycles):
-            raise ValueError("Expected parts or cycles of a Date: otherwise it has no feature.")
+            raise ValueError("A Date needs parts or cycles: otherwise it has no feature.")
 
     def read(self, what: str, column: Any) -> np.ndarray:
         return seconds(what, column)
@@ -323,7 +355,13 @@ class Date(Column):
 
 @dataclass(frozen=True, repr=False)
 class Text(Column):
-    """Words, hashed to `n_features` columns of which a row has few (scikit-learn's HashingVectorizer): sparse."""
+    """Words, hashed to sparse features (scikit-learn's HashingVectorizer).
+
+    Parameters
+    ----------
+    n_features : int
+        How many features words are hashed to.
+    """
 
     type: ClassVar[str] = "text"
     n_features: int = 1024
@@ -331,9 +369,7 @@ class Text(Column):
     missing_indicator: bool = False
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.n_features, int) and not isinstance(self.n_features, bool)
-        if not (whole and 2 <= self.n_features <= _MOST_FEATURES):
-            raise ValueError(f"Expected n_features={self.n_features!r} of a Text to be a whole number >= 2.")
+        check_counts(at_least=2, n_features=self.n_features)
 
     def read(self, what: str, column: Any) -> Coded:
         return labels(what, column)
@@ -354,18 +390,25 @@ KINDS: dict[str, type[Column]] = {kind.type: kind for kind in (Number, Boolean, 
 class Columns(Mapping[str, Column]):
     """A table's columns, described: which there are, and what each means. Columns that are not named are left out.
 
-    Columns(age=Number(0, 100)), or Columns({"my age": Number(0, 100)}) for names that Python does not allow. A mapping
-    from names to descriptions, which `Columns.read` and `write` keep in TOML files.
+    A mapping from names to descriptions, which `Columns.read` and `write` keep in TOML files:
+    Columns(age=Number(0, 100)), or Columns({"my age": Number(0, 100)}) for names that Python does not allow.
+
+    Parameters
+    ----------
+    described : mapping, optional
+        Descriptions (Number, Boolean, Category, Date or Text) by column name.
+    **more
+        The same, by keyword.
     """
 
     def __init__(self, described: Mapping[str, Column] | None = None, /, **more: Column) -> None:
         found = dict(described or {}) | more
         if not found:
-            raise ValueError("Expected at least one column: Columns(age=userdp.Number(0, 100)).")
+            raise ValueError("Columns are missing: describe at least one, Columns(age=userdp.Number(0, 100)).")
         for name, column in found.items():
             if not isinstance(name, str) or not isinstance(column, Column):
                 raise TypeError(
-                    "Expected names of columns and their descriptions, Number, Boolean, Category, Date or Text; got "
+                    "Columns must be names and descriptions (Number, Boolean, Category, Date or Text), got "
                     f"{type(column).__name__} for {name!r}."
                 )
         self._described = found
@@ -408,14 +451,14 @@ class Columns(Mapping[str, Column]):
         names = list(getattr(table, "columns", ())) if names is None else names
         if not names or isinstance(table, np.ndarray):
             raise TypeError(
-                f"Expected a table with named columns, as its description has them (pandas, polars, pyarrow, or a dict "
-                f"of arrays), got {type(table).__name__}."
+                "Described columns need a table with named columns (pandas, polars, pyarrow, or a dict of arrays), got "
+                f"{type(table).__name__}."
             )
         for name in self:
             require_column(names, name)
         found = {name: column.read(f"column {name!r}", table[name]) for name, column in self.items()}
         if len({len(cells) for cells in found.values()}) > 1:
-            raise ValueError("Expected columns of one length.")
+            raise ValueError("Columns differ in length.")
         return found
 
     def encode(self, table: Any) -> Any:
@@ -425,7 +468,7 @@ class Columns(Mapping[str, Column]):
     def encode_cells(self, cells: Mapping[str, Cells]) -> Any:
         """The features of cells that were read."""
         if self.private:
-            raise ValueError('Expected columns without "private": a fit learns what that stands for.')
+            raise ValueError('Columns with "private" cannot be encoded: a fit learns what that stands for.')
         return _side_by_side([column.encode(cells[name]) for name, column in self.items()])
 
     def to_dict(self) -> dict[str, Any]:
@@ -436,18 +479,18 @@ class Columns(Mapping[str, Column]):
     def of(cls, record: Any, where: str = "the description") -> Columns:
         """The columns that `to_dict`, or a TOML file, has."""
         if not isinstance(record, Mapping):
-            raise ValueError(f"Expected {where} to be a table of columns.")
+            raise ValueError(f"{where} must be a table of columns.")
         found = {}
         for name, given in record.items():
             kind = KINDS.get(str(given.get("type", ""))) if isinstance(given, Mapping) else None
             if kind is None:
-                raise ValueError(f"Expected column {name!r} of {where} to have a type, one of {', '.join(KINDS)}.")
+                raise ValueError(f"Column {name!r} of {where} needs a type, one of {', '.join(KINDS)}.")
             known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # every column is a dataclass
             values = {key: value for key, value in given.items() if key != "type"}
             if unknown := sorted(set(values) - known):
                 raise ValueError(
-                    f"Expected {kind.type} {name!r} of {where} to have some of {', '.join(sorted(known))}; got "
-                    f"{', '.join(unknown)}."
+                    f"Column {name!r} of {where}, a {kind.type}, cannot have {', '.join(unknown)}, but some of "
+                    f"{', '.join(sorted(known))}."
                 )
             try:
                 found[name] = kind(**values)
@@ -461,9 +504,9 @@ class Columns(Mapping[str, Column]):
         try:
             record = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise FileNotFoundError(f"Expected a description of columns at {path}: {error.strerror}.") from None
+            raise FileNotFoundError(f"There is no description of columns at {path}: {error.strerror}.") from None
         except ValueError as error:
-            raise ValueError(f"Expected {path} to be TOML, a table [name] for each column: {error}.") from None
+            raise ValueError(f"{path} must be TOML, with a table [name] for each column: {error}.") from None
         return cls.of(record, str(path))
 
     def to_toml(self) -> str:
@@ -531,7 +574,7 @@ def _kind(column: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """As much of a level's text as tells it apart: the first bytes in UTF-8, without NUL."""
+    """The part of a level's text that distinguishes it: the first bytes in UTF-8, without NUL."""
     raw = text.replace("\0", " ").encode("utf-8", "replace")[: Category.LONGEST]
     return raw.decode("utf-8", "ignore")
 
@@ -563,10 +606,10 @@ def _scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _finite(name: str, value: Any) -> float:
-    fine = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not fine or not math.isfinite(float(value)):
-        raise ValueError(f"Expected {name} of a Number to be a finite number.")
-    return float(value)
+    number = math.nan if isinstance(value, bool) else check_number(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} of a Number must be a finite number, got {value!r}.")
+    return number
 
 
 def _key(name: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from userdp._validate import check_counts, check_seed
 from userdp.data.schema import TEXT, as_arrow, as_bytes, declared, decoded, encodable, encode, texts
 
-MISSING_ID = "Expected a user id in every row: some are missing (None, NaN or null); drop those rows or fill the ids."
-NO_ROWS = "Expected at least one row, got an empty table: check the source or the filter before it."
+MISSING_ID = "Some user ids are missing (None, NaN or null): drop those rows or fill the ids."
+NO_ROWS = "The table is empty: check the source or the filter before it."
 _GATHER_ROWS = 8192  # rows moved at a time, so that they stay in the processor's cache
 _THREADING_PAYS = 1 << 20  # entries below which starting threads costs more than it saves
 
@@ -38,34 +39,25 @@ class Options:
 
     def __post_init__(self) -> None:
         check_seed(self.insecure_seed)
-        cap = self.max_rows_per_user
-        if cap is not None and not (isinstance(cap, (int, np.integer)) and cap >= 1):
-            raise ValueError(f"Expected max_rows_per_user={cap} to be an integer >= 1: pass None for no cap.")
+        if self.max_rows_per_user is not None:
+            check_counts(max_rows_per_user=self.max_rows_per_user)
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Options:
-        *names, hidden = (field.name for field in fields(cls))
-        for name in options:
-            if name not in (*names, hidden):
-                raise TypeError(f"Unknown option {name!r}: expected one of {', '.join(names)}.")
-        return cls(**options)
-
-    def usable(self, cells: np.ndarray, kept: np.dtype) -> np.ndarray:
-        """Which cells are numbers, in the type that is kept, or will be filled."""
-        with np.errstate(all="ignore"):
-            cells = cells.astype(kept, copy=False)
-        return np.asarray(np.isfinite(cells) if self.fill_missing is None else ~np.isinf(cells))
+    def filled(self, cells: np.ndarray) -> np.ndarray:
+        """The cells with `fill_missing`, if it is given, in place of NaN; as they are without any."""
+        if self.fill_missing is None or cells.dtype.kind != "f" or not (missing := np.isnan(cells)).any():
+            return cells
+        return np.where(missing, cells.dtype.type(self.fill_missing), cells)
 
     def float_type(self, given: np.dtype) -> np.dtype:
         """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""
         follows = np.float32 if given.newbyteorder("=") == np.float32 else np.float64
         kept: np.dtype = np.dtype(follows if self.dtype is None else self.dtype)
         if kept not in (np.float32, np.float64):
-            raise TypeError(f"Expected dtype={kept} to be float32 or float64: pass None to follow the input.")
+            raise TypeError(f"dtype must be float32 or float64, got {kept}: pass None to follow the input.")
         value: Any = self.fill_missing
         number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
         if value is not None and (not number or not abs(value) <= float(np.finfo(kept).max)):
-            raise ValueError(f"Expected fill_missing={value!r} to be a finite number in {kept}: pass None to keep NaN.")
+            raise ValueError(f"fill_missing must be a finite number in {kept}, got {value!r}: pass None to keep NaN.")
         return kept
 
 
@@ -126,21 +118,13 @@ class Groups:
         return int(self.offsets[-1])
 
     def gather(self, source: np.ndarray, out: np.ndarray) -> None:
-        """Fill `out` with the source's rows in order, a slab at a time, without warnings about their values.
-
-        On all processors: most of the time is spent waiting for rows that lie anywhere.
-        """
-        taken = self.order is not None and source.flags.c_contiguous  # `take` is quickest, but would copy others whole
-        direct = out.flags.c_contiguous and out.dtype == source.dtype
+        """Fill `out` with the source's rows in order, some at a time, on all processors, without any warnings."""
 
         def move(start: int) -> None:
             slab = slice(start, min(start + _GATHER_ROWS, self.n_rows))
             with np.errstate(all="ignore"):
-                if taken and self.order is not None:
-                    if direct:
-                        source.take(self.order[slab], axis=0, out=out[slab], mode="clip")
-                    else:
-                        out[slab] = source.take(self.order[slab], axis=0)
+                if self.order is not None and source.flags.c_contiguous:  # `take` is quickest, but copies others whole
+                    out[slab] = source.take(self.order[slab], axis=0)
                 else:
                     out[slab] = source[slab if self.order is None else self.order[slab]]
 
@@ -150,12 +134,9 @@ class Groups:
 
     def targets(self, source: np.ndarray | None) -> np.ndarray:
         """Targets in order, NaN without a source, which is used as it is if it has that order and type."""
-        if source is not None and self.order is None:
-            return np.ascontiguousarray(source, dtype=np.float64)
-        targets = np.full(self.n_rows, np.nan)
-        if source is not None:
-            self.gather(source, targets)
-        return targets
+        if source is None:
+            return np.full(self.n_rows, np.nan)
+        return np.ascontiguousarray(source if self.order is None else source[self.order], dtype=np.float64)
 
     def ids(self, users: Any) -> tuple[Hashable, ...]:
         """Identifier of each user, in the users' order, before any row is left out."""
@@ -176,16 +157,7 @@ def running_total(counts: np.ndarray) -> np.ndarray:
 def check_users(n_users: int) -> None:
     """Refuse a single user; their number is public."""
     if n_users < 2:
-        raise ValueError(f"Expected n_users={n_users} >= 2: privacy between users needs several of them.")
-
-
-def check_seed(insecure_seed: Any) -> None:
-    """Refuse what is no seed, whether or not it will be needed: an error only if a user is capped would tell of one."""
-    if insecure_seed is None:
-        return
-    if isinstance(insecure_seed, bool) or not isinstance(insecure_seed, (int, np.integer)) or insecure_seed < 0:
-        kind = type(insecure_seed).__name__
-        raise ValueError(f"Expected insecure_seed to be a whole number >= 0, got {kind}: pass None for a private run.")
+        raise ValueError(f"n_users must be at least 2, got {n_users}: privacy between users needs several of them.")
 
 
 def fresh_key() -> bytes:
@@ -213,18 +185,18 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """
     if isinstance(users, (str, bytes, np.ma.MaskedArray)) or not hasattr(users, "__len__"):
         raise TypeError(
-            f"Expected users to hold one id per row, got {type(users).__name__}: pass the ids themselves, "
-            'groups=table["user_id"] say.'
+            f"User ids must be a sequence with one id per row, got {type(users).__name__}: pass the ids themselves, "
+            'groups=table["user_id"] for example.'
         )
     if len(users) != n_rows:
-        raise ValueError("Expected as many user ids as rows, but users and rows differ in length: pass one id per row.")
+        raise ValueError("User ids and rows differ in length: pass one id per row.")
     if n_rows == 0:
         raise ValueError(NO_ROWS)
     if isinstance(users, range):
         return np.arange(n_rows), np.arange(n_rows)
     ids = _comparable(users)
     if isinstance(ids, np.ndarray) and ids.ndim != 1:
-        raise ValueError(f"Expected users of shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
+        raise ValueError(f"User ids must have shape (n_rows,), got {ids.ndim} dimensions: pass one id per row.")
     if isinstance(ids, np.ndarray) and encodable(ids.dtype):
         starts = changes(ids)
         heads = ids[starts]
@@ -238,8 +210,9 @@ def _runs(users: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _comparable(users: Any) -> Any:
-    """Ids as an array that tells them apart as Python does; a list of others, which numpy would turn into equal text,
-    stays as it is.
+    """Ids as an array in which they are equal exactly if they are in Python.
+
+    Lists of mixed types stay as they are: numpy would turn different ids into equal text.
     """
     found = as_arrow(users)
     if found is not None:
@@ -280,7 +253,7 @@ def keys(ids: pa.Array) -> pa.Array:
         return ids.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return ids.cast(pa.int64())
-    raise TypeError(f"Expected user ids that are text, numbers, dates or times, got {kind}: convert them.")
+    raise TypeError(f"User ids must be text, numbers, dates or times, got {kind}: convert them.")
 
 
 def changes(cells: np.ndarray) -> np.ndarray:
@@ -310,7 +283,7 @@ def _codes_of_objects(ids: Sequence[Any] | np.ndarray) -> np.ndarray:
             result[i] = codes.setdefault(identifier, len(codes))
         except TypeError:
             kind = type(identifier).__name__
-            raise TypeError(f"Expected hashable user ids, got one of type {kind}: use strings or tuples.") from None
+            raise TypeError(f"User ids must be hashable, got one of type {kind}: use strings or tuples.") from None
     return result
 
 

@@ -1,9 +1,9 @@
 """The one boundary of data: what columns are is declared, and each cell is read by itself.
 
 Public is what somebody declared: which columns are features, which labels there can be, who owns a row; and the types
-and widths that a container declares (a dtype, an Arrow or Parquet schema, the header of a CSV file). A cell tells
-nothing about its column: it becomes a number or NaN, a label's position or NaN. So one person, who may own most rows,
-decides neither between success and an error, nor about shapes.
+and widths that a container declares (a dtype, an Arrow or Parquet schema, the header of a CSV file). No cell decides
+about its column: it becomes a number or NaN, a label's position or NaN. So one user, who may own most rows, decides
+neither between success and an error, nor about shapes.
 
 Guarantee: whether something is raised here, and its words, depend on types, names, dimensions and lengths only; the
 number that a cell becomes depends on this cell and its column's declared type only.
@@ -97,32 +97,32 @@ def choose_features(names: Sequence[Any], features: str | Sequence[Any], exclude
         matches = {p: [n for n in candidates if n == p or fnmatch.fnmatchcase(str(n), p)] for p in asked}
         for pattern, found in matches.items():
             if not found:
-                require_column(names, pattern, what="a column that matches")
+                require_column(names, pattern, what="matches")
         chosen = [name for name in candidates if any(name in found for found in matches.values())]
     for name in exclude:
         if name is not None and name in asked:
-            raise ValueError(f"Expected features without {name!r}, the column of users or targets: leave it out.")
+            raise ValueError(f"{name!r}, the column of users or targets, is among the features: leave it out.")
     if not chosen:
-        raise ValueError("Expected at least one feature: pass column names or patterns such as 'x_*'.")
+        raise ValueError("There is no feature: pass column names or patterns such as 'x_*'.")
     if len(set(chosen)) < len(chosen):
-        raise ValueError("Expected each feature once: remove the repeated column names.")
+        raise ValueError("A feature is named twice: remove the repeated column names.")
     return chosen
 
 
-def require_column(names: Sequence[Any], name: Any, what: str = "a column named") -> None:
+def require_column(names: Sequence[Any], name: Any, what: str = "is named") -> None:
     """Refuse a name that no column has, or several have."""
     if list(names).count(name) != 1:
-        problem = "which occurs more than once" if name in names else "found none"
+        problem = "More than one" if name in names else "No"
         more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
         shown = ", ".join(map(str, names[:_SHOWN_NAMES])) + more
-        raise ValueError(f"Expected {what} {name!r}, {problem}: available are {shown}.")
+        raise ValueError(f"{problem} column {what} {name!r}: available are {shown}.")
 
 
 def label_set(classes: Sequence[Any]) -> np.ndarray:
     """The declared classes, sorted."""
     found = np.unique(np.asarray(classes))
     if found.ndim != 1 or not 2 <= len(found) == len(classes):
-        raise ValueError(f"Expected at least 2 different classes, got {classes}.")
+        raise ValueError(f"classes must be at least 2 different labels, got {classes}.")
     return found
 
 
@@ -176,7 +176,7 @@ def as_arrow(column: Any) -> pa.Array | None:
         if isinstance(chunk, pa.DictionaryArray) and len(chunk):  # Arrow itself does not look
             ends = pc.min_max(chunk.indices)
             if ends["min"].is_valid and not 0 <= ends["min"].as_py() <= ends["max"].as_py() < len(chunk.dictionary):
-                raise ValueError("Expected cells within their column's dictionary, got others: the table is damaged.")
+                raise ValueError("The table is damaged: cells are outside of their column's dictionary.")
     try:
         if hasattr(column, "to_arrow"):  # polars
             column = column.to_arrow()
@@ -193,7 +193,7 @@ def as_arrow(column: Any) -> pa.Array | None:
 
 
 def ids(column: Any) -> Any:
-    """A column of user ids; of CSV as text, or else one person's id would decide whether 7 and 07 are the same."""
+    """A column of user ids; of CSV as text, or else one user's id would decide whether 7 and 07 are the same."""
     if not isinstance(column, Untyped):
         return column
     return pc.if_else(pc.equal(column.cells, ""), pa.scalar(None, column.cells.type), column.cells)
@@ -226,11 +226,11 @@ def numbers(what: str, column: Any) -> np.ndarray:
     kind = declared(column)
     if kind not in (NUMBER, ANY):
         raise TypeError(
-            f"Expected {what} to be numeric (float, integer, boolean or decimal), got "
-            f"{'text' if kind == TEXT else kind}: convert or drop it, or describe columns (columns=Columns(...))."
+            f"{what} must be numeric (float, integer, boolean or decimal), got {'text' if kind == TEXT else kind}: "
+            "convert or drop it, or describe columns (columns=Columns(...))."
         )
     if getattr(column, "ndim", 1) != 1:
-        raise ValueError(f"Expected {what} of shape (n_rows,), got {column.ndim} dimensions: reshape it.")
+        raise ValueError(f"{what} must have shape (n_rows,), got {column.ndim} dimensions: reshape it.")
     with np.errstate(all="ignore"):
         if isinstance(column, Untyped):
             return _numbers_in_text(column.cells)
@@ -249,7 +249,7 @@ def _floats(column: Any) -> np.ndarray:
         return np.asarray(column.cast(float).to_arrow())
     if not isinstance(column, _ARROW):  # pandas' own types
         column = pa.array(column, from_pandas=True)
-    # Unchecked, because a checked cast refuses large integers, and so tells of a value.
+    # Unchecked, because a checked cast refuses large integers, and so reveals that there is one.
     return np.asarray(column if column.type == pa.float32() else column.cast(pa.float64(), safe=False))
 
 
@@ -281,20 +281,20 @@ def matrix(what: str, X: Any, width: int | None = None) -> np.ndarray:
     if hasattr(X, "columns") and hasattr(X, "shape"):
         return _matrix_of_table(what, X)
     if hasattr(X, "toarray"):
-        raise TypeError(f"Expected {what} to be dense here, got a sparse matrix: make it dense with toarray().")
+        raise TypeError(f"{what} must be dense here, got a sparse matrix: make it dense with toarray().")
     if isinstance(X, (list, tuple)) and width is not None:
         blank = [np.nan] * width
         rows = [row if _is_row(row) and len(row) == width else blank for row in X]
         return numbers(what, [cell for row in rows for cell in row]).reshape(len(rows), width)
     if isinstance(X, (list, tuple)) or not (hasattr(X, "__array__") and hasattr(X, "dtype")):
         raise TypeError(
-            f"Expected {what} to be a 2-dimensional array or a table, whose types and width are declared, got "
-            f"{type(X).__name__}: pass a numpy array, np.array(rows, dtype=float) say."
+            f"{what} must be a 2-dimensional array or a table, whose types and width are declared, got "
+            f"{type(X).__name__}: pass a numpy array, np.array(rows, dtype=float) for example."
         )
     array = np.asarray(X)
-    if array.ndim != 2 or array.shape[1] == 0:  # not the shape: it tells the number of rows
+    if array.ndim != 2 or array.shape[1] == 0:  # not the shape: it holds the number of rows
         problem = f"{array.ndim} dimensions" if array.ndim != 2 else "no feature"
-        raise ValueError(f"Expected {what} of shape (n_rows, n_features), got {problem}: reshape it.")
+        raise ValueError(f"{what} must have shape (n_rows, n_features), got {problem}: reshape it.")
     return array if declared(array) == NUMBER else numbers(what, array.reshape(-1)).reshape(array.shape)
 
 
@@ -304,10 +304,10 @@ def _is_row(entry: Any) -> bool:
 
 def _matrix_of_table(what: str, X: Any) -> np.ndarray:
     if hasattr(X, "iloc") and any("sparse" in str(kind).lower() for kind in X.dtypes):
-        raise TypeError(f"Expected {what} without sparse columns: pass {what}.sparse.to_coo(), which stays sparse.")
+        raise TypeError(f"{what} has sparse columns: pass {what}.sparse.to_coo(), which stays sparse.")
     names = list(X.column_names if hasattr(X, "column_names") else X.columns)
     if not names:
-        raise ValueError(f"Expected {what} to have features, got a table without columns.")
+        raise ValueError(f"{what} has no columns: pass a table with features.")
     if hasattr(X, "iloc"):
         columns = [X.iloc[:, place] for place in range(len(names))]
     else:
@@ -339,7 +339,7 @@ def positions(what: str, column: Any, classes: Sequence[Any]) -> np.ndarray:
     if not fits or n_possible < min(2, len(classes)):
         shown = ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
         kind = str(_type_of(column)) if fits else {NUMBER: "numbers"}.get(kind, kind)
-        raise TypeError(f"Expected {what} to hold labels such as {shown}, got {kind}: convert it.")
+        raise TypeError(f"{what} must hold labels such as {shown}, got {kind}: convert it.")
     if isinstance(column, Untyped) and wanted == NUMBER:
         column = numbers(what, column)
     elif isinstance(column, _ARROW) and pa.types.is_decimal(column.type):

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 SHARED = (
-    "Expected public_X to be rows that anybody may know, but it shares memory with the private data: it is the same "
-    "object or a view of it. No noise is added to what is computed from public_X. Pass other rows, or leave it out. "
-    "Nothing was spent."
+    "public_X shares memory with the private data: it is the same object, or a view of it. It must be rows that "
+    "anybody may know, since no noise is added to what is computed from it: pass other rows, or leave it out. Nothing "
+    "was spent."
 )
 
 
 @dataclass(frozen=True)
 class Source:
-    """The data file's name, columns by what they are for, and what those of features are; None where nobody said.
+    """Where data comes from: the names of the file and of its columns, by role; None where it was not given.
 
-    >>> print(Source("visits.parquet", "bought", "person", columns="age (number)"))
-    data visits.parquet, target bought, user column person, columns age (number)
+    >>> print(Source("visits.parquet", "bought", "user_id", columns="age (number)"))
+    data visits.parquet, target bought, user column user_id, columns age (number)
     """
 
     data: str | None = None
@@ -35,14 +35,14 @@ class Source:
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, str | None):
-                raise TypeError(f"Expected {field.name} to be a name or None, got {type(value).__name__}.")
+                raise TypeError(f"{field.name} must be a name or None, got {type(value).__name__}.")
 
     def __str__(self) -> str:
         named = {field.name.replace("_", " "): getattr(self, field.name) for field in fields(self)}
         return ", ".join(f"{name} {value}" for name, value in named.items() if value)
 
     def entry(self, purpose: str, what: str) -> str:
-        """What a ledger says of a run: its purpose, what was run, and on what."""
+        """A ledger's entry for a run: its purpose, what was run, and on what."""
         return "; ".join(filter(None, (purpose, what, str(self))))
 
     @classmethod
@@ -54,7 +54,7 @@ class Source:
 def check_purpose(purpose: Any) -> None:
     """Refuse a purpose that is no text."""
     if not isinstance(purpose, str):
-        raise TypeError(f"Expected purpose to be text, got {type(purpose).__name__}. Nothing was spent.")
+        raise TypeError(f"purpose must be text, got {type(purpose).__name__}. Nothing was spent.")
 
 
 def column_name(column: Any) -> str | None:

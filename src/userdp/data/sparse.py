@@ -20,8 +20,8 @@ from userdp.data.groups import Groups
 from userdp.data.schema import NUMBER, declared
 
 _MALFORMED = (
-    "Expected {what} to be a well-formed sparse matrix: row pointers that rise from 0 to the number of entries, and "
-    "column indices from 0 to the number of columns less 1. Its parts do not fit together: build it again."
+    "{what} is no well-formed sparse matrix: row pointers must rise from 0 to the number of entries, column indices "
+    "be from 0 to the number of columns less 1. Build it again."
 )
 
 
@@ -40,7 +40,7 @@ class SparseRows:
             array = getattr(self, name)
             kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
             if not isinstance(array, np.ndarray) or array.dtype.char not in kinds or not array.dtype.isnative:
-                raise TypeError(f"Expected {name} as an array of {kinds!r} in native order, got {kind}: convert it.")
+                raise TypeError(f"{name} must be an array of {kinds!r} in native order, got {kind}: convert it.")
             view = np.ascontiguousarray(array).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -126,11 +126,6 @@ class SparseRows:
         """The rows of several parts, one part after the other."""
         return sparse_rows("rows", scipy.sparse.vstack([part.csr() for part in parts], format="csr"))
 
-    def filled(self, value: float) -> SparseRows:
-        """The rows with `value` in place of NaN."""
-        missing = np.isnan(self.values)
-        return replace(self, values=np.where(missing, self.values.dtype.type(value), self.values))
-
 
 def is_sparse(X: Any) -> bool:
     """Whether X is a sparse matrix or array of scipy, or another that becomes one."""
@@ -143,9 +138,9 @@ def sparse_rows(what: str, X: Any) -> SparseRows:
         return X
     if getattr(X, "ndim", 2) != 2 or X.shape[1] == 0:
         problem = "no feature" if getattr(X, "ndim", 2) == 2 else f"{X.ndim} dimensions"
-        raise ValueError(f"Expected {what} of shape (n_rows, n_features), got {problem}: reshape it.")
+        raise ValueError(f"{what} must have shape (n_rows, n_features), got {problem}: reshape it.")
     if declared(X) != NUMBER:
-        raise TypeError(f"Expected {what} to be numeric (float, integer or boolean), got {X.dtype}: convert it.")
+        raise TypeError(f"{what} must be numeric (float, integer or boolean), got {X.dtype}: convert it.")
     try:
         X = _csr(X)
         indptr, indices, values = (np.asarray(part) for part in (X.indptr, X.indices, X.data))

@@ -9,9 +9,9 @@
 
 Users come in the order of their ids, rows of a user in the table's. Cells are read as they are without a store, by
 `data.schema`; duckdb sorts what they became, in little memory, with the rest on disk. A store is made in a folder of
-another name that takes its place when it is complete, so that what was killed is never taken for one. Every byte is
-checked before it is used. What a store holds is as secret as the table: it is for its owner's eyes only (0700), and no
-error here quotes a cell or tells a number of rows.
+another name that takes its place when it is complete, so that an unfinished one is never used. Every byte is checked
+before it is used. What a store holds is as secret as the table: only its owner may read it (0700), and no error here
+quotes a cell or a number of rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from userdp.data.groups import MISSING_ID, NO_ROWS, Options, check_users, draws, keys, running_total
 from userdp.data.schema import TEXT, Schema, declared, encode, numbers, texts
-from userdp.data.tables import TableFile, broken
+from userdp.data.tables import TableFile, broken, not_written
 
 FORMAT = 4
 LEAST_MEMORY = 64 * 10**6  # duckdb itself takes about 32 MB
@@ -53,7 +53,7 @@ _DAMAGED = "is damaged"
 
 
 class StoreWarning(UserWarning):
-    """A store is made anew, because its source changed or it is damaged."""
+    """A store is rebuilt, because its source changed or it is damaged."""
 
 
 class _Replaced(Exception):
@@ -102,11 +102,7 @@ class Store:
     path: Path
     memory_limit: int
     user_ids: tuple[Any, ...] | None
-    _maps: dict[str, np.ndarray]
-
-    def array(self, name: str) -> np.ndarray:
-        """Rows, targets, offsets or who lost rows: of the file, read when they are looked at."""
-        return self._maps[name]
+    arrays: dict[str, np.ndarray]  # rows, targets, offsets and affected, read when they are looked at
 
     def scratch(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
         """An array beside the rows, in a file without a name: it takes no memory, and nothing is left of it."""
@@ -134,14 +130,14 @@ def parsed_limit(limit: int | str) -> int:
         size = 0 if found is None else int(float(found[1]) * _UNITS.get(found[2], 0))
     if not LEAST_MEMORY <= size < 2**63:
         raise ValueError(
-            f"Expected memory_limit={limit!r} to be at least {LEAST_MEMORY // 10**6}MB, as a number of bytes or in a "
-            "form such as '500MB', '2GB' or '1.5GiB': pass a larger one, or None for no limit."
+            f"memory_limit must be at least {LEAST_MEMORY // 10**6}MB, as a number of bytes or in a form such as "
+            f"'500MB', '2GB' or '1.5GiB', got {limit!r}: pass a larger one, or None for no limit."
         )
     return size
 
 
 def in_bytes(size: float) -> str:
-    """A size for people, rounded up."""
+    """A size in words, rounded up."""
     for name, unit in (("GB", 10**9), ("MB", 10**6)):
         if size >= unit:
             return f"{math.ceil(10 * size / unit) / 10:g}{name}"
@@ -154,18 +150,18 @@ def open_store(
     options: Options,
     memory_limit: int | str | None,
     place: str | os.PathLike[str] | None,
-    tell: Callable[[str], None],
+    warn: Callable[[str], None],
     progress: bool | None = None,
 ) -> Store | None:
-    """The table's store, which is made if there is none at its place, and made anew if it is of something else.
+    """The table's store, which is made if there is none at its place, and rebuilt if it is of something else.
 
-    None if the table fits into memory and no place was named; else a store stands beside the table. `tell` gets a
-    sentence if what was there is replaced. `progress` as `minimize` has it.
+    None if the table fits into memory and no place was named; else a store stands beside the table. `warn` gets a
+    sentence if what was there is replaced. `progress` as in `UserData.from_parquet`.
     """
     if not isinstance(table, TableFile):
-        raise TypeError(f"Expected a file for memory_limit, got {type(table).__name__}: it is in memory already.")
+        raise TypeError(f"memory_limit is for files, got {type(table).__name__}: it is in memory already.")
     if memory_limit is None:
-        raise ValueError("Expected memory_limit with store: say how much memory may be used, '2GB', say.")
+        raise ValueError("store needs memory_limit: say how much memory may be used, '2GB' for example.")
     limit = parsed_limit(memory_limit)
     request = Request(schema, options, options.float_type(np.dtype(np.float64)))
     if place is None and table.typed and table.count() * (request.row_bytes + _BYTES_PER_ROW) <= limit:
@@ -179,24 +175,22 @@ def open_store(
             store = _opened(place, table, request, limit)
         except _Replaced as error:
             if not place.is_dir() or not set(os.listdir(place)) <= FILES:
-                raise ValueError(
-                    f"Expected a store, or nothing, at {place}, found something else: choose another place."
-                ) from None
-            tell(f"The store {place} {error}: it is made anew.")
+                raise ValueError(f"What stands at {place} is no store: choose another place.") from None
+            warn(f"The store {place} {error}: it is rebuilt.")
     if store is None:
         _make(table, request, place, limit, progress)
         try:
             store = _opened(place, table, request, limit)
         except _Replaced:
-            raise ValueError(f"Expected what was written to {place} to be there: check the disk.") from None
+            raise ValueError(f"What was written to {place} cannot be read back: check the disk.") from None
     # Room for what is computed of each row: before anything is charged, not in the midst.
-    if shutil.disk_usage(place.parent).free < _SCRATCH_BYTES * len(store.array("rows")):
+    if shutil.disk_usage(place.parent).free < _SCRATCH_BYTES * len(store.arrays["rows"]):
         raise ValueError(_no_room(place.parent) + " Nothing was spent.")
     return store
 
 
 def _no_room(where: Path) -> str:
-    return f"Expected more room on the disk of {where}: free some, or choose another place."
+    return f"There is too little room on the disk of {where}: free some, or choose another place."
 
 
 def _check_request(table: TableFile, request: Request, limit: int) -> None:
@@ -204,8 +198,8 @@ def _check_request(table: TableFile, request: Request, limit: int) -> None:
     schema, cap = request.schema, request.options.max_rows_per_user
     if not table.typed:
         raise ValueError(
-            f"Expected a Parquet or Arrow file for memory_limit, got CSV, whose columns have no types: convert "
-            f"{table.path.name} to Parquet first, or leave memory_limit out."
+            f"memory_limit is for Parquet and Arrow files; columns of CSV have no types: convert {table.path.name} to "
+            "Parquet first, or leave memory_limit out."
         )
     empty = {name: pa.array([], table.type_of(name)) for name in schema.columns}
     keys(empty[schema.user])
@@ -216,7 +210,7 @@ def _check_request(table: TableFile, request: Request, limit: int) -> None:
     if cap is not None and cap * (request.row_bytes + 16) > limit / 8:
         need = in_bytes(8 * cap * (request.row_bytes + 16))
         raise ValueError(
-            f"Expected memory_limit >= {need} for max_rows_per_user={cap} of {request.width} features, since one "
+            f"memory_limit must be at least {need} for max_rows_per_user={cap} of {request.width} features, since one "
             "user's rows are held at a time: raise it, or lower max_rows_per_user, or pass None for all rows."
         )
 
@@ -279,7 +273,7 @@ def _ids_of(found: pa.Array, kind: pa.DataType) -> tuple[Any, ...]:
 
 
 def sources_of(table: TableFile) -> list[list[Any]]:
-    """The files that a table is in, as far as the system tells."""
+    """The files that a table is in: names, sizes and times."""
     files = [(os.path.relpath(path, table.path), path.stat()) for path in table.files]
     return [[name, file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino] for name, file in files]
 
@@ -293,21 +287,20 @@ def _make(table: TableFile, request: Request, place: Path, limit: int, progress:
         import duckdb
     except ImportError:
         raise ValueError(
-            "Expected duckdb, which sorts tables that are larger than memory: pip install 'userdp[store]', or leave "
-            "memory_limit out. Nothing was spent."
+            "duckdb is not installed, which sorts tables that are larger than memory: pip install 'userdp[store]', or "
+            "leave memory_limit out. Nothing was spent."
         ) from None
     with contextlib.ExitStack() as held:
         try:
             folder = held.enter_context(_folder_for(place))
         except OSError as error:
-            why = error.strerror or "it failed"
-            raise ValueError(f"Expected to write {place}: {why}. Choose another place.") from None
+            raise not_written(place, error) from None
         try:
             sources = sources_of(table)
-            with _bar(progress, table) as tell:
-                _sorted_into(folder, duckdb, table, request, limit, tell)
+            with _bar(progress, table) as advance:
+                _sorted_into(folder, duckdb, table, request, limit, advance)
             if sources_of(table) != sources:
-                raise ValueError(f"Expected {table.path} to stay as it is while it is read; it changed: try again.")
+                raise ValueError(f"{table.path} changed while it was read: try again.")
             checksums = {}
             for name in os.listdir(folder):
                 with open(folder / name, "rb") as file:
@@ -322,8 +315,8 @@ def _make(table: TableFile, request: Request, place: Path, limit: int, progress:
             os.rename(folder, place)
         except (duckdb.OutOfMemoryException, MemoryError):
             raise ValueError(
-                f"Expected memory_limit={in_bytes(limit)} to suffice to sort rows of {request.width} features, and "
-                f"room on the disk of {place.parent}: raise it, or free some. Nothing was spent."
+                f"memory_limit={in_bytes(limit)}, or the room on the disk of {place.parent}, is too little to sort "
+                f"rows of {request.width} features: raise it, or free some. Nothing was spent."
             ) from None
         except (duckdb.Error, OSError, pa.ArrowException):
             if shutil.disk_usage(place.parent).free < 2**27:
@@ -333,7 +326,7 @@ def _make(table: TableFile, request: Request, place: Path, limit: int, progress:
 
 @contextlib.contextmanager
 def _folder_for(place: Path) -> Iterator[Path]:
-    """An empty folder beside the place, for one process at a time: its lock tells who has it.
+    """An empty folder beside the place, locked for one process at a time.
 
     What a process that was killed has left in it is removed, and everything if the work fails.
     """
@@ -351,7 +344,7 @@ def _folder_for(place: Path) -> Iterator[Path]:
                     shutil.rmtree(folder, ignore_errors=True)
                     raise
                 return
-            # Whoever had it before put it in its place, or removed it.
+            # The process that had it before put it in its place, or removed it.
         finally:
             os.close(handle)
 
@@ -373,7 +366,7 @@ def _new(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sorted_into(
-    folder: Path, duckdb: Any, table: TableFile, request: Request, limit: int, tell: Callable[[int, int], None]
+    folder: Path, duckdb: Any, table: TableFile, request: Request, limit: int, advance: Callable[[int, int], None]
 ) -> None:
     """Write the arrays, sorted by user."""
     spill = folder / SPILL
@@ -387,7 +380,7 @@ def _sorted_into(
 
     def cells() -> Iterator[pa.RecordBatch]:
         try:
-            yield from _cells(table, request, columns, at_a_time, tell)
+            yield from _cells(table, request, columns, at_a_time, advance)
         except BaseException as error:
             failed.append(error)
             raise
@@ -401,7 +394,7 @@ def _sorted_into(
             found = connection.sql("SELECT * FROM cells ORDER BY id, lost, draw, number").to_arrow_reader(at_a_time)
             while (batch := _next(found)) is not None:
                 writer.add(batch)
-                tell(1, batch.num_rows)
+                advance(1, batch.num_rows)
             del found
             connection.unregister("cells")
             writer.end()
@@ -413,7 +406,7 @@ def _sorted_into(
 
 
 def _next(batches: Any) -> pa.RecordBatch | None:
-    """What duckdb gives through Arrow, which tells a lack of memory as an OSError."""
+    """What duckdb gives through Arrow, which reports a lack of memory as an OSError."""
     try:
         return next(batches, None)
     except OSError as error:
@@ -443,7 +436,7 @@ def _columns(table: TableFile, request: Request) -> pa.Schema:
 
 
 def _cells(
-    table: TableFile, request: Request, columns: pa.Schema, at_a_time: int, tell: Callable[[int, int], None]
+    table: TableFile, request: Request, columns: pa.Schema, at_a_time: int, advance: Callable[[int, int], None]
 ) -> Iterator[pa.RecordBatch]:
     """The table's cells as numbers, some rows at a time."""
     schema, options, start = request.schema, request.options, 0
@@ -471,13 +464,13 @@ def _cells(
         arrays.append(pa.Array.from_buffers(columns.types[-1], n_rows, [None, pa.py_buffer(rows)]))
         yield pa.RecordBatch.from_arrays(arrays, schema=columns)
         start += n_rows
-        tell(0, n_rows)
+        advance(0, n_rows)
 
 
 class _Writer:
     """Sorted rows to files, as they come; of a user with too many the first of the draws, in the table's order.
 
-    Of rows that cannot be used, which are a user's last, nothing is written but who has some.
+    Rows that cannot be used, which are a user's last, are not written: only which users have some.
     """
 
     def __init__(self, folder: Path, request: Request, ids: pa.DataType) -> None:
@@ -561,7 +554,7 @@ class _Writer:
 
 @contextlib.contextmanager
 def _bar(wanted: bool | None, table: TableFile) -> Iterator[Callable[[int, int], None]]:
-    """Tells how many rows were read and written, on a terminal: that of whoever holds the table."""
+    """Shows how many rows were read and written, on a terminal, which is that of the table's owner."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

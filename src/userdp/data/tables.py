@@ -16,7 +16,6 @@ import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -30,11 +29,7 @@ KINDS = (
     | dict.fromkeys((".csv", ".tsv"), "CSV")
     | dict.fromkeys((".arrow", ".feather", ".ipc"), "Arrow")
 )
-_SUFFIXES = "Parquet (.parquet), CSV (.csv, .tsv) or Arrow (.arrow, .feather)"
 _BATCH_ROWS = 32768  # of CSV that are read at a time
-_TOO_LARGE = (
-    "Expected memory for the table: set memory_limit (--memory-limit) for one that is larger. Nothing was spent."
-)
 
 
 class TableFile:
@@ -42,7 +37,7 @@ class TableFile:
 
     Columns are of the types that the file declares. CSV declares none: its columns are `Untyped` text.
     read, scan, count and files: how the columns with these names are read as a whole, or so many rows at a time, how
-    many rows there are, and which files, of formats that tell.
+    many rows there are, and which files, of formats that say so.
     """
 
     def __init__(
@@ -67,7 +62,7 @@ class TableFile:
         try:
             table = self._read(names)
         except pa.ArrowMemoryError:
-            raise MemoryError(_TOO_LARGE) from None
+            raise MemoryError("The table is larger than memory: set memory_limit. Nothing was spent.") from None
         except (pa.ArrowException, OSError, csv.Error):
             raise ValueError(broken(self.path)) from None
         return {name: table[name] if self.typed else Untyped(table[name]) for name in names}
@@ -82,7 +77,7 @@ class TableFile:
         return cells if self.typed else Untyped(cells)
 
     def count(self) -> int:
-        """How many rows there are, as far as formats with types tell. Private: do not publish it."""
+        """How many rows there are, as far as the format says so. Private: do not publish it."""
         try:
             return 0 if self._count is None else self._count()
         except (pa.ArrowException, OSError):
@@ -98,7 +93,7 @@ class TableFile:
             raise ValueError(broken(self.path)) from None
 
     def guess(self, name: str) -> pa.ChunkedArray:
-        """The column as whole numbers, or numbers, if its cells suggest it, which is for those who may see them."""
+        """The column as whole numbers, or numbers, if its cells suggest it: only for callers who may see them."""
         column = self[name]
         for kind in (pa.int64(), pa.float64()) if isinstance(column, Untyped) else ():
             with contextlib.suppress(pa.ArrowInvalid):
@@ -122,13 +117,13 @@ def open_parquet(path: str | os.PathLike[str]) -> TableFile:
 def _opened(path: Path, kind: str, opener: Callable[[Path], TableFile]) -> TableFile:
     if not path.exists():
         if re.match(r"\w[\w+.-]+:/", str(path)):  # pathlib clips s3://x to s3:/x; one letter may be a drive
-            raise ValueError("Expected a local path, got a URL: only local paths are read; download it first.")
-        raise FileNotFoundError(f"Expected a {kind} file at {path}, found nothing there: check the path.")
+            raise ValueError("The path is a URL, but only local files are read: download it first.")
+        raise FileNotFoundError(f"There is no {kind} file at {path}: check the path.")
     if path.is_dir():
         if kind != "Parquet":
-            raise ValueError(f"Expected a {kind} file at {path}, found a folder: check the path.")
+            raise ValueError(f"{path} is a folder, not a {kind} file: check the path.")
     elif os.path.getsize(path) == 0:
-        raise ValueError(f"Expected a {kind} file at {path}, it is empty: write it again.")
+        raise ValueError(f"The {kind} file at {path} is empty: write it again.")
     try:
         return opener(path)
     except (pa.ArrowException, OSError, UnicodeError, csv.Error):
@@ -139,20 +134,17 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     """Parquet, CSV or Arrow, by the suffix; a folder is Parquet."""
     kind = KINDS.get(Path(path).suffix.lower(), "Parquet" if os.path.isdir(path) else None)
     if kind is None:
-        raise ValueError(f"Expected a file name that says its format, {_SUFFIXES}; got {path}: rename it.")
+        raise ValueError(f"The format of {path} is unknown: rename it, to one of {', '.join(KINDS)}.")
     return kind
 
 
 def broken(path: Path) -> str:
-    """What is said of a file that cannot be read, which must not quote it."""
-    if KINDS.get(path.suffix.lower()) != "CSV":
-        kind = KINDS.get(path.suffix.lower(), "Parquet")
-        return f"Expected a readable {kind} file at {path}: it is not {kind} or is damaged; write it again."
-    separator = "tabs" if path.suffix.lower() == ".tsv" else "commas"
-    return (
-        f"Expected a readable CSV file at {path}: one line of column names in UTF-8, then rows with as many cells, "
-        f"separated by {separator}, with quotes in pairs; write it again."
-    )
+    """The error for a file that cannot be read, which must not quote it."""
+    kind, form = KINDS.get(path.suffix.lower(), "Parquet"), ""
+    if kind == "CSV":
+        separator = "tabs" if path.suffix.lower() == ".tsv" else "commas"
+        form = f" (a line of column names in UTF-8, then cells separated by {separator}, with quotes in pairs)"
+    return f"The file at {path} is not {kind}{form}, or is damaged: write it again."
 
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
@@ -168,7 +160,7 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
                 options = pyarrow.csv.WriteOptions(delimiter=_delimiter(path))
                 pyarrow.csv.write_csv(table, new, write_options=options)
     except pa.ArrowException:
-        raise ValueError(f"Expected columns that {kind} can hold to write {path}: use Parquet.") from None
+        raise ValueError(f"{kind} cannot hold the columns of {path}: use Parquet.") from None
 
 
 def _open_parquet(path: Path) -> TableFile:
@@ -177,7 +169,7 @@ def _open_parquet(path: Path) -> TableFile:
         found = sorted(file for file in path.rglob("*") if file.is_file())
         files = [f for f in found if not any(n.startswith((".", "_")) for n in f.relative_to(path).parts)]
         if not files:
-            raise ValueError(f"Expected Parquet files in the folder {path}, found none: check the path.")
+            raise ValueError(f"There are no Parquet files in the folder {path}: check the path.")
 
     def read(columns: list[str]) -> pa.Table:
         tables = [pyarrow.parquet.ParquetFile(file).read(columns=columns) for file in files]
@@ -254,13 +246,12 @@ def _as_text(cells: Iterable[str]) -> pa.Array:
 
 def _open_arrow(path: Path) -> TableFile:
     with pa.memory_map(os.fspath(path)) as file:
-        schema = _arrow_reader(file).schema
+        schema = pa.ipc.open_file(file).schema
 
     def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
         options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in columns])
-        with pa.memory_map(os.fspath(path)) as file, _arrow_reader(file, options) as reader:
-            numbered = hasattr(reader, "num_record_batches")  # a file's
-            for batch in map(reader.get_batch, range(reader.num_record_batches)) if numbered else reader:
+        with pa.memory_map(os.fspath(path)) as file, pa.ipc.open_file(file, options=options) as reader:
+            for batch in map(reader.get_batch, range(reader.num_record_batches)):
                 _check_buffers(batch)
                 yield batch.select(columns)
 
@@ -273,14 +264,6 @@ def _open_arrow(path: Path) -> TableFile:
         ),
         count=lambda: sum(len(batch) for batch in batches(schema.names[:1])),
     )
-
-
-def _arrow_reader(file: pa.MemoryMappedFile, options: pa.ipc.IpcReadOptions | None = None) -> Any:
-    try:
-        return pa.ipc.open_file(file, options=options)
-    except pa.ArrowInvalid:  # perhaps a stream, which has no table of contents
-        file.seek(0)
-        return pa.ipc.open_stream(file, options=options)
 
 
 def _check_buffers(batch: pa.RecordBatch) -> None:
@@ -315,7 +298,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
                 os.fsync(file.fileno())
             os.replace(new, path)
     except OSError as error:
-        raise ValueError(f"Expected to write {path}: {error.strerror or 'it failed'}. Choose another place.") from None
+        raise not_written(path, error) from None
+
+
+def not_written(path: Path, error: OSError) -> ValueError:
+    """The error for a place that cannot be written."""
+    return ValueError(f"{path} cannot be written ({error.strerror or 'it failed'}): choose another place.")
 
 
 def check_place(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> Path:
@@ -324,14 +312,14 @@ def check_place(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) 
     try:
         if path.exists() and not path.is_file():
             kind = "a folder" if path.is_dir() else "no regular file"
-            raise ValueError(f"Expected to write a file at {path}, but it is {kind}: choose another name.")
+            raise ValueError(f"{path} cannot be written, it is {kind}: choose another name.")
         for source in map(Path, sources):
             if path.resolve() == source.resolve() or (path.exists() and source.exists() and path.samefile(source)):
-                raise ValueError(f"Expected to write another file than {source}, which is needed: choose another name.")
+                raise ValueError(f"Writing {path} would replace {source}, which is needed: choose another name.")
         if not path.parent.is_dir():
-            raise ValueError(f"Expected a folder at {path.parent} to write {path.name} to: make it first.")
+            raise ValueError(f"There is no folder {path.parent} to write {path.name} to: make it first.")
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise ValueError(f"Expected to write {path}: {error.strerror or 'it failed'}. Choose another place.") from None
+        raise not_written(path, error) from None
     return path

@@ -1,9 +1,9 @@
 """Rows grouped by user: the only holder of raw data.
 
 User u owns rows offsets[u] .. offsets[u + 1]. A user may hold anything, NaN and infinity included: such values
-raise and warn nowhere, because a message that depends on a user's data is a leak. Errors speak of types,
-dimensions and column names only, never of numbers of rows. Users are numbered by first appearance, and their
-identifiers are dropped unless asked for.
+raise and warn nowhere, because a message that depends on a user's data is a leak. Errors name types, dimensions and
+columns only, never numbers of rows. Users are numbered by first appearance, and their identifiers are dropped unless
+asked for.
 
 Rows with a missing or infinite cell, or target, are left out when users are made of arrays, tables or files, before
 rows are capped: their owner keeps the others, and stays a user even without any. Whether a row is left out is a
@@ -18,22 +18,22 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from userdp.data.groups import Groups, Options, check_seed, running_total
+from userdp._validate import check_seed
+from userdp.data.groups import Groups, Options, running_total
 from userdp.data.schema import Schema, collected, ids, matrix, numbers
 from userdp.data.source import Source
 from userdp.data.sparse import SparseRows, is_sparse, sparse_rows
-from userdp.data.store import ARRAYS, Store, StoreWarning, open_store
+from userdp.data.store import Store, StoreWarning, open_store
 from userdp.data.tables import TableFile, open_parquet
 
 _COLUMNS, _CELLS = 16, 1 << 24  # that are read at a time: so many columns, or more if cells are no more than these
-_FILL_ROWS = 65536  # rows searched for NaN at a time, so that the mask stays small
+_CHECKED_ROWS = 65536  # that are searched for NaN at a time
 _ALL = slice(None)
 
 
@@ -41,15 +41,31 @@ _ALL = slice(None)
 class UserData:
     """Users' rows and targets, held in one matrix with the rows of a user next to each other.
 
-    `rows` is (n_rows, columns) float32 or float64, or `SparseRows` of the same, `targets` (n_rows,) float64,
-    `offsets` (n_users + 1,) int64; a user may be empty. All are read-only and may be memory-mapped. Printing shows
-    public shape only: how many rows there are in all, or in a user, is private. `has_targets` is False if none were
-    given: they are then NaN. With `has_intercept` there is one more feature after those of the columns, which is 1 in
-    all rows and held nowhere; `dense` gives rows with it.
-    `weights` (n_rows,) float64, cut off at 0 and 1, say how often rows count (0 for NaN); None: all of them once.
-    `affected` (n_users,) tells which users lost rows because cells, or the target, were missing or infinite: private.
-    `store` is where arrays are mapped from, of data that is larger than memory.
-    `source` names the file and the columns that rows come from, which are public.
+    Made by `from_arrays`, `from_table` or `from_parquet`. Printing shows public facts only: the number of rows is
+    private. Arrays are read-only and may be memory-mapped.
+
+    Attributes
+    ----------
+    rows : ndarray or SparseRows
+        (n_rows, columns), float32 or float64.
+    targets : ndarray
+        (n_rows,) float64; NaN without targets.
+    offsets : ndarray
+        (n_users + 1,) int64: user u owns rows offsets[u] .. offsets[u + 1]; a user may have none.
+    user_ids : tuple, optional
+        The users' identifiers, if they are kept.
+    insecure_seed : int, optional
+        The seed of the choice of rows, if there was one: what is learned is then not private.
+    weights : ndarray, optional
+        (n_rows,) float64, how often rows count: cut off at 0 and 1, and 0 for NaN; None is 1 for all.
+    affected : ndarray
+        (n_users,) bool, which users lost rows because cells, or the target, were missing or infinite: private.
+    has_targets, has_intercept : bool
+        Whether there are targets, and one more feature, which is 1 and held nowhere: `dense` gives rows with it.
+    store : Store, optional
+        Where arrays are mapped from, for data that is larger than memory.
+    source : Source, optional
+        The names of the file and of the columns that rows come from: public.
     """
 
     rows: Any  # an array or SparseRows: both have shape, dtype and size
@@ -68,9 +84,7 @@ class UserData:
         check_seed(self.insecure_seed)
         sparse, affected = isinstance(self.rows, SparseRows), self.affected  # sparse rows are checked and read-only
         if not sparse and (getattr(self.rows, "ndim", 0) != 2 or self.rows.dtype.char not in "fd"):
-            raise TypeError(
-                "Expected rows as a float32 or float64 array with 2 dimensions, or SparseRows: convert them."
-            )
+            raise TypeError("rows must be a float32 or float64 array with 2 dimensions, or SparseRows: convert them.")
         if affected is None:
             affected = np.zeros(max(0, len(self.offsets) - 1), dtype=bool)
         arrays = {} if sparse else {"rows": (self.rows, self.rows.dtype.newbyteorder("="))}
@@ -81,7 +95,7 @@ class UserData:
         }
         if self.weights is not None:
             weights = np.asarray(self.weights, dtype=np.float64)
-            # A weight above 1 would exceed what losses' constants promise; an error would tell of it.
+            # A weight above 1 would exceed what losses' constants promise; an error would reveal that there is one.
             if not np.all((weights >= 0) & (weights <= 1)):
                 weights = np.fmin(np.fmax(weights, 0.0), 1.0)
             arrays["weights"] = weights, np.float64
@@ -90,14 +104,14 @@ class UserData:
             view.flags.writeable = False
             object.__setattr__(self, name, view)
         if len(self.offsets) < 3 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
-            raise ValueError("Expected offsets to rise from 0, one entry per user and one more, for at least 2 users.")
+            raise ValueError("offsets must rise from 0, with one entry per user and one more, for at least 2 users.")
         if self.affected.shape != (self.n_users,):
-            raise ValueError("Expected affected to be true or false for each user, in one array.")
+            raise ValueError("affected must have one entry per user.")
         n_rows = (self.offsets[-1],)
         if len(self.rows) != self.offsets[-1] or any(
             array is not None and array.shape != n_rows for array in (self.targets, self.weights)
         ):
-            raise ValueError("Expected as many rows as targets and weights, and the last offset to be their number.")
+            raise ValueError("Rows, targets, weights and the last offset differ in number: pass one of each per row.")
 
     @property
     def n_users(self) -> int:
@@ -121,7 +135,7 @@ class UserData:
         return kind
 
     def fingerprint(self) -> str:
-        """By which the same users are known again: of ids, where they are kept, and numbers of rows. Private."""
+        """A digest that recognises the same users: of ids, where they are kept, and numbers of rows. Private."""
         return hashlib.sha256(np.ascontiguousarray(self.offsets).tobytes() + repr(self.user_ids).encode()).hexdigest()
 
     def part(self, first: int, last: int) -> UserData:
@@ -162,8 +176,9 @@ class UserData:
         return found
 
     def without(self, usable: np.ndarray, options: Options | None = None) -> UserData:
-        """The same users without rows that are not usable, nor those beyond a cap: who lost one of the first is
-        `affected`, too.
+        """The same users without rows that are not usable, nor those beyond a cap.
+
+        Users who lost a row of the first kind are marked as `affected`, too.
         """
         cap, seed, key = (getattr(options, name, None) for name in ("max_rows_per_user", "insecure_seed", "choice_key"))
         groups = Groups(self.offsets, None).kept(usable, cap, seed, key)
@@ -187,15 +202,12 @@ class UserData:
     def rows_of(self, user: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and targets of one user, read-only, as `dense` has them."""
         if not 0 <= user < self.n_users:
-            raise IndexError(f"Expected 0 <= user={user} < n_users={self.n_users}.")
+            raise IndexError(f"user must be from 0 to {self.n_users - 1}, got {user}.")
         block = slice(self.offsets[user], self.offsets[user + 1])
         return self.dense(block), self.targets[block]
 
     def dense(self, some: slice = _ALL) -> np.ndarray:
-        """Some rows as a matrix with a column for each feature, the intercept's 1 included; read-only.
-
-        Without an intercept, and not sparse, a slice of them is no copy.
-        """
+        """Some rows as a read-only matrix, with the intercept's column; a slice without it is no copy."""
         rows = self.rows.dense(some) if isinstance(self.rows, SparseRows) else self.rows[some]
         if self.has_intercept:
             rows, held = np.ones((len(rows), self.n_features), self.dtype), rows
@@ -227,32 +239,49 @@ class UserData:
     ) -> UserData:
         """Group a matrix, its targets and one user id per row.
 
-        X is an array, a table, or a sparse matrix of scipy, which stays sparse (CSR; other forms are converted once);
-        lists of rows are refused, because they declare no width. Of arrays and columns of objects, and of lists of
-        targets, each cell is read by itself: what is no number becomes NaN.
-        X in float32 or float64 whose users are already next to each other is used as it is, without a copy, and so is y
-        in float64; do not change them afterwards. Without targets (y=None) they are NaN. With `fit_intercept` there is
-        one more feature, which is 1 and held nowhere. `weights` are from 0 to 1 (those beyond are cut off, and 0 if no
-        number), one for each row: how often it counts.
-
         Rows with a NaN or infinite cell, or such a target, are left out; a user of whom no row is left stays a user,
-        without rows. `fill_missing`, a number that is chosen publicly and not from the data, goes into every NaN cell
-        of the features (not of the targets) before that.
+        without rows. Of arrays and columns of objects, and of lists of targets, each cell is read by itself: what is no
+        number becomes NaN.
 
-        `max_rows_per_user` keeps a uniform random choice of each user's other rows. With `insecure_seed` it can be
-        repeated, for tests and research, but one user's number of rows then changes which rows of others are kept:
-        what is learned from such data is NOT PRIVATE, and a curator's ledger will say so.
+        Parameters
+        ----------
+        X : array, table or sparse matrix of shape (n_rows, n_features)
+            Lists of rows are refused, because they declare no width. float32 or float64 whose users are already next to
+            each other is used without a copy: do not change it afterwards. A sparse matrix of scipy stays sparse.
+        y : array of shape (n_rows,) or None
+            Targets.
+        users : sequence of n_rows ids
+            Which user owns each row.
+        max_rows_per_user : int, optional
+            Keep at most so many rows of a user, a uniform random choice.
+        fit_intercept : bool
+            Whether there is one more feature, which is 1 and held nowhere.
+        dtype : float32 or float64, optional
+            The type of rows; by default that of X if it is one of these, else float64.
+        keep_user_ids : bool
+            Whether `user_ids` holds the ids.
+        insecure_seed : int, optional
+            Repeats the choice of rows, for tests and research. One user's number of rows then changes which rows of
+            others are kept: what is learned is NOT PRIVATE, and a curator's ledger will say so.
+        fill_missing : float, optional
+            A number, chosen publicly and not from the data, that replaces NaN in features (not in targets).
+        weights : array of shape (n_rows,), optional
+            How often each row counts, from 0 to 1; weights beyond are cut off, and what is no number is 0.
+
+        Returns
+        -------
+        UserData
         """
         X = sparse_rows("X", X) if is_sparse(X) else matrix("X", X)
         options = Options(max_rows_per_user, fit_intercept, dtype, keep_user_ids, insecure_seed, fill_missing)
         kept_type = options.float_type(X.dtype)
+        X = replace(X, values=options.filled(X.values)) if isinstance(X, SparseRows) else options.filled(X)
         targets = None if y is None else numbers("y", y)
-        if targets is not None and len(targets) != len(X):
-            raise ValueError("Expected as many targets as rows, but y and X differ in length: pass one per row.")
         counted = None if weights is None else numbers("weights", weights)
-        if counted is not None and len(counted) != len(X):  # a shorter column would be read beyond its end
-            raise ValueError("Expected as many weights as rows, but they differ in length: pass one per row.")
-        usable = _usable_rows(X, targets, options, kept_type)
+        for name, cells in (("y", targets), ("weights", counted)):
+            if cells is not None and len(cells) != len(X):  # a shorter column would be read beyond its end
+                raise ValueError(f"{name} and X differ in length: pass one number per row.")
+        usable = _usable_rows(X, targets, kept_type)
         groups = Groups.make(users, len(X))
         user_ids = groups.ids(users) if keep_user_ids else None
         groups = groups.kept(usable, max_rows_per_user, insecure_seed)
@@ -265,8 +294,7 @@ class UserData:
         else:
             rows = np.empty((groups.n_rows, X.shape[1]), dtype=kept_type)
             groups.gather(X, rows)
-        borrowed = isinstance(rows, np.ndarray) and np.may_share_memory(rows, X)
-        return cls._grouped(rows, targets, groups, user_ids, options, borrowed, counted)
+        return cls._grouped(rows, targets, groups, user_ids, options, counted)
 
     @classmethod
     def from_table(
@@ -279,25 +307,36 @@ class UserData:
         classes: Sequence[Any] | None = None,
         **options: Any,
     ) -> UserData:
-        """Group a pandas, polars or pyarrow table by its column `user`.
+        """Group a pandas, polars or pyarrow table by its column of user ids.
 
-        `features` is a list of column names, or comma-separated patterns such as "x_*,age". Features and targets are
-        numbers by declaration; with `classes`, all labels that there can be, targets are positions in them, sorted.
-        Cells that are neither, and missing ones, become NaN; a column whose type is no type of numbers is refused.
-        Options, and what becomes of rows with missing cells, are those of `from_arrays`; rows are float64 unless
-        `dtype` is given.
+        Cells that are no numbers, or no class, become NaN; a column whose type is no type of numbers is refused. What
+        becomes of rows with missing cells is said in `from_arrays`.
+
+        Parameters
+        ----------
+        table : pandas, polars or pyarrow table
+        user : str
+            The column of user ids.
+        features : str or sequence of str
+            Column names, or comma-separated patterns such as "x_*,age".
+        target : str, optional
+            The column of targets.
+        classes : sequence, optional
+            All labels that there can be; targets are then positions in them, sorted. Else targets are numbers.
+        **options
+            max_rows_per_user, fit_intercept, dtype, keep_user_ids, insecure_seed and fill_missing as in `from_arrays`;
+            rows are float64 unless `dtype` is given.
+
+        Returns
+        -------
+        UserData
         """
-        if isinstance(table, (str, os.PathLike)):
-            raise TypeError(
-                "Expected a table, got a path: use UserData.from_parquet to read a Parquet file, or "
-                "from_table(userdp.data.tables.open_table(path), ...) to read a CSV or Arrow one."
-            )
         table = collected(table)
         names = getattr(table, "column_names", None) or getattr(table, "columns", None)
         if names is None or not hasattr(table, "__getitem__"):
             raise TypeError(
-                f"Expected a pandas, polars or pyarrow table, got {type(table).__name__}: "
-                f"use UserData.from_arrays for arrays."
+                f"table must be of pandas, polars or pyarrow, got {type(table).__name__}: use UserData.from_arrays for "
+                "arrays, from_parquet for Parquet files, and userdp.data.tables.open_table to open other files."
             )
         made = cls.from_schema(table, Schema.declare(list(names), user, features, target, classes), **options)
         return replace(made, source=Source(None, None if target is None else str(target), str(user)))
@@ -316,16 +355,29 @@ class UserData:
         progress: bool | None = None,
         **options: Any,
     ) -> UserData:
-        """Group a Parquet file, or a folder of them, reading only the columns needed, one at a time.
+        """Group a Parquet file, or a folder of them, reading only the columns needed, some at a time.
 
-        The path is local. Other arguments are those of `from_table`: rows are float64 unless `dtype` is given, and
-        rows with missing values are left out unless `fill_missing` is given.
+        With `memory_limit`, a table that would take more is sorted by user once into a store: a folder whose arrays are
+        read from disk when they are needed, and which is used again while the table and the arguments stay the same.
+        Users are then numbered in the order of their ids, and which rows of a user are kept is chosen when the store is
+        made. A store is as secret as the table.
 
-        With `memory_limit`, such as "2GB", a table that would take more is sorted by user once into a store: a folder
-        beside it, or at `store`, whose arrays are read from disk when they are needed, and which is used again while
-        the table and the arguments stay the same. The limit is for data, beside the program itself. Users are then
-        numbered in the order of their ids, and which rows of a user are kept is chosen when the store is made. It is as
-        secret as the table. `progress` is as `minimize` has it.
+        Parameters
+        ----------
+        path : str or PathLike
+            A local file or folder.
+        user, features, target, classes, **options
+            As in `from_table`.
+        memory_limit : int or str, optional
+            Bytes of data to hold in memory, or "2GB"; None for no limit.
+        store : str or PathLike, optional
+            The store's folder; by default beside the table.
+        progress : bool, optional
+            Whether to show how far sorting is; by default on a terminal only.
+
+        Returns
+        -------
+        UserData
         """
         options |= {"memory_limit": memory_limit, "store": store, "progress": progress}
         columns: dict[str, Any] = {"user": user, "features": features, "target": target, "classes": classes}
@@ -338,61 +390,45 @@ class UserData:
         table: Any,
         schema: Schema,
         *,
-        check: Callable[[str, np.ndarray], None] | None = None,
         memory_limit: int | str | None = None,
         store: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
         tell: Callable[[str], None] | None = None,
         **options: Any,
     ) -> UserData:
-        """Group a table whose schema is declared, with the options of `from_arrays`, and a store as in `from_parquet`.
-
-        `check` sees each column of numbers as it is read; what it tells of them is not protected. `tell` gets what is
-        to be said about a store that is made anew, which is else a warning.
-        """
-        kept = Options.of(options)
+        """`from_table` with a declared schema, and a store as in `from_parquet`; `tell` gets its warnings."""
+        kept = Options(**options)
         if memory_limit is not None or store is not None:
-            opened = open_store(table, schema, kept, memory_limit, store, tell or _warn, progress)
+            tell = tell or (lambda words: warnings.warn(words, StoreWarning, stacklevel=6))
+            opened = open_store(table, schema, kept, memory_limit, store, tell, progress)
             if opened is not None:
-                return cls._of_store(opened, schema, kept, check)
+                return cls._of_store(opened, schema, kept)
         kept_type = kept.float_type(np.dtype(np.float64))
         owners = ids(table[schema.user])
         groups = Groups.make(owners, len(owners))
 
-        def read(name: Any, cells: Any, numbers_of: Callable[[Any], np.ndarray]) -> np.ndarray:
-            found = numbers_of(cells)
-            if len(found) != len(owners):
-                raise ValueError("Expected columns to be as long as the user column: the file changed meanwhile.")
-            if check is not None:
-                check(name, found)
-            return found
+        def whole(cells: np.ndarray) -> np.ndarray:
+            if len(cells) != len(owners):
+                raise ValueError("Columns differ in length from the user column: the file changed meanwhile.")
+            return cells
 
-        targets = None if schema.target is None else read(schema.target, table[schema.target], schema.targets)
+        targets = None if schema.target is None else whole(schema.targets(table[schema.target]))
         rows = np.empty((groups.n_rows, len(schema.features)), kept_type)
         n_together = max(_COLUMNS, _CELLS // len(owners))
         for first in range(0, len(schema.features), n_together):
             names = list(schema.features[first : first + n_together])
             columns = table.columns(names) if isinstance(table, TableFile) else {name: table[name] for name in names}
-            found = [read(name, columns[name], partial(numbers, f"column {name!r}")) for name in names]
-            groups.gather(np.column_stack(found), rows[:, first : first + len(names)])
+            found = [whole(numbers(f"column {name!r}", columns[name])) for name in names]
+            groups.gather(kept.filled(np.column_stack(found)), rows[:, first : first + len(names)])
             del columns, found
         user_ids = groups.ids(owners) if kept.keep_user_ids else None
-        made = cls._grouped(rows, targets, groups, user_ids, kept, borrowed=False)
-        usable = _usable_rows(made.rows, made.targets if made.has_targets else None, kept, kept_type)
+        made = cls._grouped(rows, targets, groups, user_ids, kept)
+        usable = _usable_rows(made.rows, made.targets if made.has_targets else None, kept_type)
         return made.without(usable, kept)
 
     @classmethod
-    def _of_store(
-        cls, store: Store, schema: Schema, options: Options, check: Callable[[str, np.ndarray], None] | None
-    ) -> UserData:
-        rows, targets = store.array("rows"), store.array("targets")
-        for start in range(0, 0 if check is None else len(rows), _FILL_ROWS):
-            assert check is not None
-            if schema.target is not None:
-                check(schema.target, targets[start : start + _FILL_ROWS])
-            for position, name in enumerate(schema.features):
-                check(name, rows[start : start + _FILL_ROWS, position])
-        facts: dict[str, Any] = {name: store.array(name) for name in ARRAYS} | {"store": store}
+    def _of_store(cls, store: Store, schema: Schema, options: Options) -> UserData:
+        facts: dict[str, Any] = store.arrays | {"store": store}
         facts |= {"has_targets": schema.target is not None, "has_intercept": bool(options.fit_intercept)}
         return cls(user_ids=store.user_ids, insecure_seed=options.insecure_seed, **facts)
 
@@ -404,32 +440,19 @@ class UserData:
         groups: Groups,
         user_ids: tuple[Hashable, ...] | None,
         options: Options,
-        borrowed: bool,
         weights: np.ndarray | None = None,
     ) -> UserData:
-        if options.fill_missing is not None and isinstance(rows, SparseRows):
-            rows = rows.filled(options.fill_missing)
-        elif options.fill_missing is not None:
-            for start in range(0, len(rows), _FILL_ROWS):
-                missing = np.isnan(rows[start : start + _FILL_ROWS])
-                if missing.any():
-                    rows, borrowed = np.array(rows) if borrowed else rows, False
-                    rows[start : start + _FILL_ROWS][missing] = options.fill_missing
         facts: dict[str, Any] = {"has_targets": targets is not None, "has_intercept": bool(options.fit_intercept)}
         facts["affected"] = groups.affected
         facts["weights"] = None if weights is None else groups.targets(weights)
         return cls(rows, groups.targets(targets), groups.offsets, user_ids, options.insecure_seed, **facts)
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, StoreWarning, stacklevel=6)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class RemoteUsers(ABC):
-    """Users whose rows are with an engine, and not here: what is public of them, as `UserData` has it.
+    """Users whose rows are held by an engine, and not here: what is public about them, as `UserData` has it.
 
-    engine: who holds them, and computes on them; digest: their fingerprint.
+    engine: holds the rows and computes on them; digest: the users' fingerprint.
     """
 
     n_users: int
@@ -443,7 +466,7 @@ class RemoteUsers(ABC):
     source: Source | None = field(default=None, kw_only=True)
 
     def fingerprint(self) -> str:
-        """By which the same users are known again. Private."""
+        """A digest that recognises the same users. Private."""
         return self.digest
 
     @abstractmethod
@@ -454,16 +477,22 @@ class RemoteUsers(ABC):
         return f"{type(self).__name__}(n_users={self.n_users}, n_features={self.n_features}, dtype={self.dtype})"
 
 
-def _usable_rows(
-    rows: np.ndarray | SparseRows, targets: np.ndarray | None, options: Options, kept: np.dtype
-) -> np.ndarray:
-    """Which rows have no cell, and no target, that is missing or infinite; some rows at a time."""
+def _usable_rows(rows: np.ndarray | SparseRows, targets: np.ndarray | None, kept: np.dtype) -> np.ndarray:
+    """Which rows have no cell, in the type that is kept, and no target that is missing or infinite.
+
+    Some rows at a time, so that masks stay small.
+    """
+
+    def finite(cells: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.isfinite(cells.astype(kept, copy=False)))
+
     usable = np.ones(len(rows), dtype=bool) if targets is None else np.isfinite(targets)
     if isinstance(rows, SparseRows):
-        lost = np.flatnonzero(~options.usable(rows.values, kept))
+        lost = np.flatnonzero(~finite(rows.values))
         usable[np.searchsorted(rows.indptr, lost, side="right") - 1] = False
     elif rows.dtype.kind == "f":
-        for start in range(0, len(rows), _FILL_ROWS):
-            some = slice(start, start + _FILL_ROWS)
-            usable[some] &= options.usable(rows[some], kept).all(axis=1)
+        for start in range(0, len(rows), _CHECKED_ROWS):
+            some = slice(start, start + _CHECKED_ROWS)
+            usable[some] &= finite(rows[some]).all(axis=1)
     return usable

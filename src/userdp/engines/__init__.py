@@ -31,5 +31,5 @@ def engine_of(data: Any, engine: Any) -> Any:
 
         return RayEngine()
     if isinstance(engine, str):
-        raise ValueError(f'Expected engine={engine!r} to be "local", "ray" or an engine. Nothing was spent.')
+        raise ValueError(f'engine must be "local", "ray" or an engine, got {engine!r}. Nothing was spent.')
     return engine

@@ -29,12 +29,12 @@ class EngineLost(RuntimeError):
     def __init__(self, changed: bool = False) -> None:
         self.changed = bool(changed)
         super().__init__(
-            "Expected the files that workers load to stay as they were when the fit began; a worker that was started "
-            "anew found them changed or gone. Nothing was released, what was charged is spent: with a checkpoint, and "
-            "the same users in the files again, the same call goes on."
+            "The files that workers load have changed since the fit began, or are gone: a worker that was restarted "
+            "found other users. Nothing was released, what was charged is spent: with a checkpoint, and the same users "
+            "in the files again, the same call resumes."
             if changed
-            else "Expected to reach where the data is; it was lost. Nothing was released, what was charged is spent: "
-            "with a checkpoint the same call goes on."
+            else "The machines that hold the data cannot be reached any more. Nothing was released, what was charged "
+            "is spent: with a checkpoint the same call resumes."
         )
 
 
@@ -60,7 +60,7 @@ class LocalEngine:
     def place(self, data: UserData) -> UserData:
         """The data as it is; refuses users whose rows are elsewhere."""
         if not isinstance(data, UserData):
-            raise TypeError(f"Expected UserData, got {type(data).__name__}: leave the engine out, or pass its own.")
+            raise TypeError(f"Data must be UserData, got {type(data).__name__}: leave the engine out, or pass its own.")
         totals.forget(data)
         return data
 
@@ -72,16 +72,16 @@ class LocalEngine:
         try:
             result = statistic(data, users, n_groups)
         except EngineLost:  # which is not for a statistic to say
-            raise ValueError(f"Expected {_name(statistic)} to give vectors.") from None
+            raise ValueError(f"{_name(statistic)} must give vectors.") from None
         if not isinstance(result, np.ndarray) or result.dtype != np.float64:
             kind = result.dtype if isinstance(result, np.ndarray) else type(result).__name__
             raise TypeError(
-                f"Expected {_name(statistic)} to return a float64 array, got {kind}: convert its result to float64."
+                f"{_name(statistic)} must return a float64 array, got {kind}: convert its result to float64."
             )
         if result.ndim != 2 or len(result) != n_groups:
             raise ValueError(
-                f"Expected {_name(statistic)} to return shape (n_groups={n_groups}, dim), got {result.shape}: "
-                f"return one vector per group."
+                f"{_name(statistic)} must return shape (n_groups={n_groups}, dim), got {result.shape}: return one "
+                "vector per group."
             )
         return result
 
@@ -110,7 +110,7 @@ class LocalEngine:
             more = contribution(vectors)
             del vectors  # before the next ones are made
             if first and more.shape != total.shape:
-                raise ValueError(f"Expected {_name(statistic)} to return vectors of one length.")
+                raise ValueError(f"{_name(statistic)} must return vectors of one length.")
             total = total + more
         return np.asarray(total)
 

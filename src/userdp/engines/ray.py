@@ -28,9 +28,10 @@ try:
     import ray
     from ray import cloudpickle
 except ImportError:
-    raise ImportError("Expected Ray to be installed: pip install 'userdp[ray]'. Nothing was spent.") from None
+    raise ImportError("Ray is not installed: pip install 'userdp[ray]'. Nothing was spent.") from None
 
 import userdp
+from userdp._validate import check_counts
 from userdp.data.groups import Options, check_users, fresh_key
 from userdp.data.schema import Schema
 from userdp.data.store import ARRAYS
@@ -97,7 +98,7 @@ class RayUsers(RemoteUsers):
         chosen = np.zeros(self.n_users, dtype=bool)
         chosen[users] = True
         if np.count_nonzero(chosen) != len(users):
-            raise ValueError("Expected each user once.")
+            raise ValueError("A user is named twice.")
         own = {part: chosen[first:last] for part, (first, last) in enumerate(pairwise(self.bounds))}
         return {part: list_of(mask) for part, mask in own.items() if mask.any() or not (part or len(users))}
 
@@ -117,7 +118,7 @@ class RayUsers(RemoteUsers):
                 if len({page.incarnation for page in pages}) != 1:  # lost, or by one process and then another
                     continue
                 if pages[0].code == FAILED:
-                    raise ValueError("Expected the statistic to give one vector per group.")
+                    raise ValueError("The statistic must give one vector per group.")
                 if pages[0].code == CHANGED:
                     raise EngineLost(changed=True)
                 answers[part] = b"".join(page.content for page in pages)
@@ -138,14 +139,20 @@ def _received(stream: Any) -> list[Page]:
 class RayEngine:
     """Computes on a Ray cluster: users live in partitions, one processor each, that are restarted if they die.
 
-    address: "host:6379" of a running cluster, or "auto" for one on this machine; None starts Ray on this machine, or
-    takes the one that this process started before;
-    n_partitions: how many; None is as many as the cluster has processors;
-    ship_rows: whether rows that are in this process may go to other machines through Ray's object store, which may
-    write them to disks there; not needed if partitions load files themselves (`from_parquet`), nor for a local Ray;
-    timeout: seconds after which partitions that have not loaded are given up.
-
     Guarantee: totals are those of `LocalEngine`, bit for bit, and vectors are computed by the same code.
+
+    Parameters
+    ----------
+    address : str, optional
+        "host:6379" of a running cluster, or "auto" for one on this machine; None starts Ray on this machine, or takes
+        the one that this process started before.
+    n_partitions : int, optional
+        How many partitions; by default as many as the cluster has processors.
+    ship_rows : bool
+        Whether rows that are in this process may go to other machines through Ray's object store, which may write them
+        to disks there; not needed if partitions load files themselves (`from_parquet`), nor for a local Ray.
+    timeout : float
+        Seconds after which partitions that have not loaded are given up.
     """
 
     address: str | None = None
@@ -155,9 +162,8 @@ class RayEngine:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        n = self.n_partitions
-        if n is not None and not (isinstance(n, (int, np.integer)) and n >= 1):
-            raise ValueError(f"Expected n_partitions={n!r} to be a whole number >= 1, or None. Nothing was spent.")
+        if self.n_partitions is not None:
+            check_counts(n_partitions=self.n_partitions)
 
     # --- bringing data to partitions
 
@@ -166,7 +172,7 @@ class RayEngine:
         if isinstance(data, RayUsers):
             return data
         if not isinstance(data, UserData):
-            raise TypeError(f"Expected UserData, got {type(data).__name__}: it is another engine's.")
+            raise TypeError(f"Data must be UserData, got {type(data).__name__}: it is another engine's.")
         local = connect(self.address, self.n_partitions)
         n_parts = min(self._number_of_partitions(), max(1, data.n_users // 2))
         parts = list(pairwise(ranges(data.n_users, n_parts)))
@@ -174,7 +180,7 @@ class RayEngine:
         bare = replace(data, user_ids=None, store=None)  # partitions need no ids, and these would travel
         loaders: list[Loader]
         mapped = store is not None and data.weights is None  # which no store holds
-        if mapped and all(_same_memory(getattr(data, name), store.array(name)) for name in ARRAYS):
+        if mapped and all(_same_memory(getattr(data, name), store.arrays[name]) for name in ARRAYS):
             facts = {name: getattr(data, name) for name in ("insecure_seed", "has_targets", "has_intercept")}
             stored = StoredUsers(os.fspath(store.path), facts)
             loaders = [Part(stored, first, last) for first, last in parts]
@@ -185,9 +191,9 @@ class RayEngine:
             loaders = [Shipped([ray.put(bare.part(first, last))]) for first, last in parts]
         else:
             raise ValueError(
-                "Expected partitions that load files themselves, as RayEngine.from_parquet makes them: rows of this "
-                "process would go through the cluster's object store, which may write them to disks; pass "
-                "RayEngine(..., ship_rows=True) if it may. Nothing was spent."
+                "Rows of this process would go through the cluster's object store, which may write them to disks: use "
+                "RayEngine.from_parquet, whose partitions load files themselves, or pass RayEngine(ship_rows=True) if "
+                "it may. Nothing was spent."
             )
         return self._started(loaders, data.insecure_seed, data.fingerprint())
 
@@ -201,10 +207,21 @@ class RayEngine:
         classes: Sequence[Any] | None = None,
         **options: Any,
     ) -> RayUsers:
-        """Users of a Parquet file, or a folder of them, that every node can read at this path; for `fit_users`, say.
+        """Users of a Parquet file, or a folder of them, that every node can read at this path; for `fit_users`.
 
-        Arguments are those of `UserData.from_parquet`. Each partition reads the column of users, and then those row
-        groups that hold rows of its own: few, where rows are sorted by user.
+        Each partition reads the column of users, and then those row groups that hold rows of its own: few, where rows
+        are sorted by user.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The same on every node.
+        user, features, target, classes, **options
+            As in `UserData.from_table`.
+
+        Returns
+        -------
+        RayUsers
         """
         schema = Schema.declare(open_parquet(path).column_names, user, features, target, classes)
         return self.from_schema(path, schema, **options)
@@ -219,7 +236,7 @@ class RayEngine:
     ) -> RayUsers:
         """The same with columns that are declared already."""
         key = fresh_key() if insecure_seed is None else b"insecure %d" % insecure_seed
-        Options.of(options | {"insecure_seed": insecure_seed})
+        Options(**options | {"insecure_seed": insecure_seed})
         connect(self.address, self.n_partitions)
         n_parts, where, loaders = self._number_of_partitions(), os.fspath(Path(path).resolve()), []
         for part in range(n_parts):
@@ -238,28 +255,28 @@ class RayEngine:
             facts: list[Facts] = ray.get([actor.facts.remote() for actor in actors], timeout=self.timeout)
         except ray.exceptions.GetTimeoutError:
             raise RuntimeError(
-                f"Expected all partitions to have loaded within timeout={self.timeout:g} seconds: some have not. Is "
-                "the cluster busy, or are there too few processors? Nothing was spent."
+                f"Some partitions have not loaded within timeout={self.timeout:g} seconds: is the cluster busy, or are "
+                "there too few processors? Nothing was spent."
             ) from None
         except ray.exceptions.RayError:
             raise RuntimeError(
-                "Expected partitions to start on every node of the cluster: they do not. Is userdp installed on each, "
-                "in this version? Nothing was spent."
+                "Partitions do not start on every node of the cluster: is userdp installed on each, in this version? "
+                "Nothing was spent."
             ) from None
         troubles = [f"partition {part}: {said.trouble}" for part, said in enumerate(facts) if said.trouble]
         if troubles:
-            raise ValueError(f"Expected every partition to load; {troubles[0]} Nothing was spent.")
+            raise ValueError(f"Not every partition can load; {troubles[0]} Nothing was spent.")
         if any(said.version != userdp.__version__ for said in facts):
             raise RuntimeError(
-                f"Expected userdp {userdp.__version__}, as here, on every node of the cluster: some have another "
-                "version. Nothing was spent."
+                f"Some nodes of the cluster have another version of userdp: install {userdp.__version__}, as here. "
+                "Nothing was spent."
             )
         if len({said.columns for said in facts}) > 1:
-            raise ValueError("Expected the same columns in all partitions: the files differ. Nothing was spent.")
+            raise ValueError("Partitions have different columns: the files differ. Nothing was spent.")
         if len({said.sources for said in facts}) > 1:
             raise ValueError(
-                "Expected all partitions to load the same files, of the same names, sizes and times: they changed "
-                "meanwhile, or nodes have copies with other times (`cp -p` keeps them). Nothing was spent."
+                "Partitions have loaded files of different names, sizes or times: they changed meanwhile, or nodes "
+                "have copies with other times (`cp -p` keeps them). Nothing was spent."
             )
         bounds = np.concatenate([[0], np.cumsum([said.n_users for said in facts])]).astype(np.int64)
         check_users(int(bounds[-1]))
@@ -287,7 +304,7 @@ class RayEngine:
         answers = data.answers(data.question("total", statistic, contribution), data.lists_of(users))
         totals = [_array(answer) for answer in answers]
         if len({len(total) for total in totals}) > 1:
-            raise ValueError("Expected totals of one length.")
+            raise ValueError("Totals differ in length.")
         return np.asarray(np.sum(totals, axis=0))
 
     def vectors(self, statistic: Statistic, data: RayUsers, users: np.ndarray, n_groups: int) -> np.ndarray:
@@ -331,8 +348,8 @@ def connect(address: str | None, n_partitions: int | None) -> bool:
     """Reach the cluster, or start one here, once a process; whether all of it is this machine."""
     if address is not None and (not isinstance(address, str) or "://" in address):
         raise ValueError(
-            f'Expected address={address!r} to be "host:6379", as `ray start --head` tells it, or "auto": a '
-            "driver runs on a machine of the cluster. Nothing was spent."
+            f'address must be "host:6379", as `ray start --head` shows it, or "auto", got {address!r}: a driver runs '
+            "on a machine of the cluster. Nothing was spent."
         )
     with _CONNECTING:
         if not ray.is_initialized():
@@ -340,8 +357,8 @@ def connect(address: str | None, n_partitions: int | None) -> bool:
         here = ray.get_runtime_context()
     if address not in (None, "auto", here.gcs_address, *_REACHED_AS):
         raise ValueError(
-            f"Expected to reach Ray at address={address!r}; this process is with another one, which it tells "
-            'as "auto": use that, or another process. Nothing was spent.'
+            f'This process is connected to another Ray than that at address={address!r}: use "auto", or another '
+            "process. Nothing was spent."
         )
     return [node["NodeID"] for node in ray.nodes() if node["Alive"]] == [here.get_node_id()]
 
@@ -371,8 +388,8 @@ def _start(address: str | None, n_partitions: int | None) -> None:
             )
             _REACHED_AS.clear()
     except Exception:
-        where = "a local Ray to start" if address is None else f"a Ray cluster at address={address!r}"
+        where = "A local Ray" if address is None else f"The Ray cluster at address={address!r}"
         raise RuntimeError(
-            f"Expected {where}: it cannot be reached. Does it run, in the same version of Ray and Python, and may this "
-            "machine reach it? Nothing was spent."
+            f"{where} cannot be reached: does it run, in the same version of Ray and Python, and may this machine "
+            "reach it? Nothing was spent."
         ) from None

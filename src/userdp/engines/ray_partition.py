@@ -1,8 +1,8 @@
 """A partition of users on Ray: how it loads its users, and the actor that computes on their rows.
 
 Loaders can run again, and give the same users and rows each time. Files may change between two loads, and who is in
-which partition with them: so what was loaded has a mark, of the users in their order and of the files as the system
-tells them. The driver keeps it and sends it with every question; a partition that was started anew, and loaded anything
+which partition with them: so what was loaded has a mark, of the users in their order and of the names, sizes and times
+of the files. The driver keeps it and sends it with every question; a partition that was restarted, and loaded anything
 else, computes nothing.
 
 Nothing of a user's data is in what a partition says or raises: whatever fails becomes a number. Errors of loading speak
@@ -33,6 +33,7 @@ import ray
 from ray import cloudpickle
 
 import userdp
+from userdp._validate import is_our_message
 from userdp.data.groups import Groups
 from userdp.data.schema import Schema, ids
 from userdp.data.store import ARRAYS
@@ -44,7 +45,7 @@ from userdp.statistics.rows import limit_threads
 INLINE = 90_000  # bytes that travel by themselves
 DONE, FAILED, CHANGED = 0, 1, 2  # how a question went
 _ROWS = 32768  # that are read at a time
-_MEANWHILE = "Expected files that stay as they are while partitions load: they changed meanwhile."
+_MEANWHILE = "Files changed while partitions loaded them."
 
 Sources = tuple[tuple[str, int, int], ...]  # names of files, their sizes, and when they were last modified, in ns
 
@@ -149,7 +150,7 @@ class ParquetUsers:
 
 
 def _seen(files: Iterable[Path], root: str) -> Sources:
-    """Files as the system tells of them: nodes may have copies of the same name, size and time."""
+    """Names, sizes and times of files: nodes may have copies of the same name, size and time."""
     found = [(os.path.relpath(file, root), file.stat()) for file in files]
     return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
 
@@ -170,7 +171,7 @@ def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_par
     groups = Groups.make(owners, len(owners))
     first, last = ranges(len(groups.offsets) - 1, n_parts)[part : part + 2]
     if last - first < 2:
-        raise ValueError(f"Expected at least 2 users in each of {n_parts} partitions: use fewer of them.")
+        raise ValueError(f"There are fewer than 2 users in some of {n_parts} partitions: use fewer of them.")
     own = slice(groups.offsets[first], groups.offsets[last])
     mine = np.zeros(len(owners), dtype=bool)
     mine[own if groups.order is None else groups.order[own]] = True
@@ -198,7 +199,7 @@ def part_by_users(path: str | os.PathLike[str], schema: Schema, part: int, n_par
 
 @dataclass(frozen=True)
 class Facts:
-    """What a partition says of itself: to the curator, who holds the data anyway.
+    """What a partition reports about itself: to the curator, who holds the data anyway.
 
     trouble: why it could not load, in userdp's own words, or empty; columns: number of features, type of rows, whether
     there are targets and an intercept; digest: the users' fingerprint; mark: of what it loaded, with the files,
@@ -240,11 +241,8 @@ class Partition:
     def facts(self) -> Facts:
         try:
             return self._loaded()[1]
-        except (ValueError, TypeError, FileNotFoundError) as error:  # which speak of files, names and types only
-            said = str(error)
-            return Facts(trouble=said if said.startswith("Expected ") else "Expected to load it.")
-        except BaseException:
-            return Facts(trouble="Expected to load it.")
+        except BaseException as error:  # our own words name files, columns and types only
+            return Facts(trouble=str(error) if is_our_message(error) else "It cannot be loaded.")
 
     def ask(self, mark: bytes, question: bytes, *pieces: bytes) -> Iterator[Page]:
         """The answer, in pages; pieces are of a `list_of` users, none for all users."""
@@ -315,7 +313,7 @@ def list_of(chosen: np.ndarray) -> bytes:
 
 
 def numbers_of(users: bytes, n_users: int) -> np.ndarray:
-    """Whom a `list_of` users names."""
+    """The users in a `list_of` them."""
     if not users:
         return np.arange(n_users)
     if users[:1] == b"n":

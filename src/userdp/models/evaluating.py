@@ -17,8 +17,7 @@ from userdp.evaluation.coordinates import MOST_LEVELS, ScoreLayout, check_metric
 from userdp.evaluation.release import evaluation_steps, released_scores
 from userdp.evaluation.row_losses import compared, kind_of, read_rows, scale_of
 from userdp.evaluation.scores import Score, Scores
-from userdp.models.options import Execution
-from userdp.models.sklearn_compat import documented, owners, read_targets, read_weights
+from userdp.models.sklearn_compat import Execution, documented, owners, read_targets, read_weights
 from userdp.privacy.accounting import Budget, budget_for
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
@@ -34,9 +34,9 @@ from userdp.data.tables import whole_file
 from userdp.evaluation.scores import Scores
 from userdp.models import estimators
 from userdp.models.linear import FORMAT, NOT_KEPT, LinearModel, as_json
-from userdp.models.options import mode_now, parameters_now
 from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
+from userdp.models.sklearn_compat import OF_SOLVER, mode_now
 from userdp.models.targets import Classes
 from userdp.privacy.accounting import Budget
 from userdp.privacy.statement import AffectedUsers, Statement
@@ -257,6 +257,17 @@ def _model(record: dict[str, Any]) -> LinearModel:
     _expect({type(note) for note in notes} <= {str}, "notes expected")
     model._keep_result(result, Statement.from_dict(record["privacy"]), facts, dict(unresolved), notes)
     return model
+
+
+def parameters_now(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a model file as files hold them now: those of 0.1 have options of a solver one by one."""
+    found = {name: value for name, value in parameters.items() if name not in OF_SOLVER}
+    given = found.get("solver", {})
+    options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    options |= {name: parameters[name] for name in OF_SOLVER if name in parameters}
+    if "mode" in options:
+        options["mode"] = mode_now(options["mode"])
+    return found | {"solver": Solver(**options).as_json} if options else found
 
 
 _TYPES: dict[tuple[type, ...], tuple[str, ...]] = {

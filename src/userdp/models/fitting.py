@@ -20,8 +20,7 @@ from userdp.losses import Loss, known, weighted
 from userdp.losses import loss as loss_of_name
 from userdp.models.evaluating import HeldOut
 from userdp.models.learned_columns import Preparation
-from userdp.models.options import Execution
-from userdp.models.sklearn_compat import documented
+from userdp.models.sklearn_compat import Execution, documented
 from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, fits
 from userdp.privacy.curator import Curator
 from userdp.privacy.journal import Journal

@@ -46,8 +46,8 @@ from userdp.models.intervals import (
     unresolved_columns,
 )
 from userdp.models.learned_columns import Preparation
-from userdp.models.options import Execution
 from userdp.models.sklearn_compat import (
+    Execution,
     PrivateEstimator,
     UtilityWarning,
     documented,

@@ -16,8 +16,7 @@ from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
 from userdp.models.intervals import Summary, fraction_of, title_of
-from userdp.models.options import Execution
-from userdp.models.sklearn_compat import UtilityWarning, documented
+from userdp.models.sklearn_compat import Execution, UtilityWarning, documented
 from userdp.paper.outlier_removal import OutlierRemoval, radius_grid
 from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier, least_enough
 from userdp.privacy.clip import Clip

@@ -14,8 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
 from userdp.models.means import column_names, mean_of_users
-from userdp.models.options import Execution
-from userdp.models.sklearn_compat import PrivateEstimator, documented, owners, read_rows
+from userdp.models.sklearn_compat import Execution, PrivateEstimator, documented, owners, read_rows
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.planner import check_delta

@@ -1,4 +1,4 @@
-"""What estimators and scalers have in common: help, what scikit-learn's users pass, warnings of what surrounds a fit.
+"""What estimators and scalers have in common: how they run, help, what scikit-learn's users pass, warnings.
 
 A fit cannot know what is done around it. But whatever in scikit-learn chooses, calibrates, stacks or validates models
 clones them first, so a clone remembers that it is one, and says when it is fitted that its statement covers that fit
@@ -8,12 +8,14 @@ a choice by raw scores private.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -23,7 +25,8 @@ from sklearn.utils.validation import validate_data
 
 from userdp.data.schema import collected, matrix, numbers
 from userdp.data.sparse import is_sparse, sparse_rows
-from userdp.models.options import refuse_moved, refusing_moved
+from userdp.privacy.curator import Engine
+from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
 
 _T = TypeVar("_T", bound=Callable[..., Any])
@@ -76,6 +79,78 @@ _EXPERT = {
     *("solver", "execution", "public_X", "insecure_seed", "allow_weak", "unprotected_checks", "target_bound"),
     *("prediction_scale", "warm_start", "purpose"),
 }
+
+
+OF_SOLVER = ("mode", "row_norm", "domain_radius", "max_gradients")
+_MOVED = {name: ("solver", "Solver", name) for name in OF_SOLVER}
+_MOVED |= {name: ("execution", "Execution", name) for name in ("engine", "checkpoint", "progress")}
+_MOVED |= {"verbose": ("execution", "Execution", "progress")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How it runs, which can never change the guarantee.
+
+    Parameters
+    ----------
+    engine : Engine or str or None
+        Who computes: None is this process, "ray" a Ray on this machine, `RayEngine(address=...)` a cluster.
+    checkpoint : Journal or str or None
+        Path of a journal, by which the same call, after the process was killed, resumes after the last recorded
+        release: nothing is charged or released twice. The data must be the same, users in the same order. As secret as
+        the data; delete it once the fit has ended: it is then refused for another.
+    progress : bool or None
+        True shows a progress bar, None shows it on a terminal only.
+    """
+
+    engine: Engine | str | None = None
+    checkpoint: Journal | str | None = None
+    progress: bool | None = None
+
+    @classmethod
+    def of(cls, execution: Execution | None) -> Execution:
+        """What a parameter `execution` says."""
+        if not isinstance(execution, cls | None):
+            raise TypeError(
+                f"Expected execution to be None or userdp.Execution(...), got {execution!r}. Nothing was spent."
+            )
+        return cls() if execution is None else execution
+
+    def without(self, who: str, *names: str) -> Self:
+        """The same; refuses what is not for these, and would be without effect."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ValueError(f"Expected no {name} in execution of {who}, which takes none. Nothing was spent.")
+        return self
+
+
+def refuse_moved(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Say where a keyword has gone that was one of estimators and functions until 0.1."""
+    for name in given:
+        if name in _MOVED and name not in known:
+            parameter, record, now = _MOVED[name]
+            value = mode_now(given[name]) if name == "mode" else given[name]
+            raise TypeError(
+                f"Expected no {name}={given[name]!r}: it is now {parameter}=userdp.{record}({now}={value!r}). Nothing "
+                "was spent."
+            )
+
+
+def refusing_moved(function: _T) -> _T:
+    """The function, which says of keywords that it had once where they have gone."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        refuse_moved(given, known)
+        return function(*args, **given)
+
+    return checked  # type: ignore[return-value]
+
+
+def mode_now(mode: Any) -> Any:
+    """A mode of files or calls of 0.1 as it is called now."""
+    return "calibrated" if mode == "tight" else mode
 
 
 def documented(attributes: dict[str, str] | None = None, **own: str) -> Callable[[_T], _T]:

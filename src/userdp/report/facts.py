@@ -1,4 +1,4 @@
-"""The report's facts for machines: what `userdp report --json` prints."""
+"""The report as plain values: what `userdp report --json` prints, and what the page shows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SIDE_CHANNELS = (
     "cells, but for ids that are missing and files that cannot be read."
 )
 _BIAS = (
-    "What few people have in common is learned last, and people unlike the others are clipped or count less: errors "
-    "may be larger for small groups. Nothing corrects for it.",
+    "What few users have in common is learned last, and outlying users are clipped or count less: errors may be larger "
+    "for small groups. Nothing corrects for it.",
     "Rows with missing or infinite cells are left out. Rows beyond max_rows_per_user are dropped at random, targets "
     "beyond declared ranges are cut off.",
 )
@@ -32,7 +32,18 @@ _MODEL = (
 
 
 def report_facts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page says of a model's record, as plain values. Holds nothing that is not in the record."""
+    """The report as plain values; it holds nothing that is not in the record.
+
+    Parameters
+    ----------
+    record : mapping
+        A model's record, as its `to_dict` gives it.
+
+    Returns
+    -------
+    dict
+        Sections (guarantee, noise, composition, ...) of values that JSON knows.
+    """
     plain: dict[str, Any] = _plain(facts_of(checked(record)))
     return plain
 

@@ -28,11 +28,23 @@ _MOST_CELLS = 20_000  # of the table of coefficients
 
 
 def write_report(model: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
-    """Write the report of a fitted model, or of its record (a dict), to one HTML file, and give its path.
+    """Write the report of a fitted model to one HTML file, whole or not at all.
 
-    `title` is the page's heading, else the kind of model is.
+    It says nothing that is not in the model's record: releases and public numbers.
 
-    The file is there whole or not at all. It says nothing that is not in the record: releases and public numbers.
+    Parameters
+    ----------
+    model : estimator or dict
+        A fitted model of userdp, or its record (`to_dict`).
+    path : str or PathLike
+        Where to write; an existing file is replaced.
+    title : str, optional
+        The page's heading; by default the kind of model.
+
+    Returns
+    -------
+    Path
+        The file.
     """
     if hasattr(model, "privacy_"):  # of a search too, unless its choice is not private, as scikit-learn's is not
         model = getattr(model, "best_estimator_", model)
@@ -43,7 +55,19 @@ def write_report(model: Any, path: str | os.PathLike[str], title: str | None = N
 
 
 def report_html(record: Mapping[str, Any], title: str | None = None) -> str:
-    """The report of a model's record as one page that needs neither network nor scripts."""
+    """The report as one HTML page that needs neither network nor scripts.
+
+    Parameters
+    ----------
+    record : mapping
+        A model's record, as its `to_dict` gives it.
+    title : str, optional
+        The page's heading; by default the kind of model.
+
+    Returns
+    -------
+    str
+    """
     model = checked(record)
     privacy, name, steps = model["privacy"], title or model["estimator"], model["privacy"]["mechanisms"]
     facts = facts_of(model)
@@ -65,12 +89,12 @@ def report_html(record: Mapping[str, Any], title: str | None = None) -> str:
             epsilon=f"{privacy['epsilon']:g}",
             delta=power(privacy["delta"]),
             exactly=wording.exact_guarantee(model),
-            told=wording.told(model),
+            declared=wording.declared_names(model),
             steps=[_step_row(step, model["n_users"]) for step in facts["composition"]["steps"]],
             apart=len({(step.get("first_user"), step.get("last_user")) for step in steps}) > 1,
             composed=privacy["private"] and total > privacy["epsilon"],
             charged=list(_charged(model)),
-            lifetime=None if privacy["ledger"] is None else _lifetime(privacy),
+            lifetime="" if privacy["ledger"] is None else _lifetime(privacy),
             phase_heads=["phase", *map(wording.column, keys)],
             phases=[[k, *(number(phase.get(key)) for key in keys)] for k, phase in enumerate(model["phases"], 1)],
             weights=_weights(model),
@@ -78,7 +102,7 @@ def report_html(record: Mapping[str, Any], title: str | None = None) -> str:
             code=_code(model).split("\n"),
             version=model["versions"].get("userdp", "unknown"),
             year=year[0] if (year := re.match(r"\d{4}", str(model["created"]))) else None,
-            **_errors(model),
+            **_scores(model),
         )
     )
 
@@ -118,7 +142,7 @@ def _banners(model: Model) -> Iterator[tuple[str, str, str]]:
     private = model["privacy"]["private"]
     if not private:
         words = (
-            "This run was seeded: whoever knows or guesses the seed can take its noise away. It is not private. Seeds "
+            "This run was seeded: anybody who knows or guesses the seed can remove its noise. It is not private. Seeds "
             "are for tests; fit again without one."
         )
         yield "red", "NOT PRIVATE. Do not publish.", f"{words} {model['privacy']['warning']}"
@@ -130,7 +154,7 @@ def _banners(model: Model) -> Iterator[tuple[str, str, str]]:
         yield "amber", "This model is likely of little use.", model["message"]
     if positive(model["loss_at_zero"]) and real(model["estimate"]) >= real(model["loss_at_zero"]):
         words = (
-            f"Its predicted error, {number(model['estimate'], 2)}, is no better than that of knowing nothing, "
+            f"Its predicted error, {number(model['estimate'], 2)}, is no better than that of always predicting 0, "
             f"{number(model['loss_at_zero'], 2)}. More users, a larger epsilon or fewer features would help."
         )
         yield "amber", "This model is noise-dominated.", words
@@ -143,7 +167,7 @@ def _tiles(model: Model) -> Iterator[tuple[str, str]]:
     privacy, rows, gradients = model["privacy"], model["rows_per_user"], model["n_gradients"]
     unit, seeded = privacy["unit"], "" if privacy["private"] else "planned; does not hold"
     yield f"ε = {privacy['epsilon']:g}", seeded or "privacy loss, at most"
-    yield f"δ = {power(privacy['delta'])}", seeded or "chance on top of it"
+    yield f"δ = {power(privacy['delta'])}", seeded or "failure probability"
     yield number(model["n_users"]), f"{unit}s (a public number)"
     if privacy["affected_users"] is not None:
         estimate, low, high = privacy["affected_users"].percents
@@ -180,44 +204,38 @@ def _charged(model: Model) -> Iterator[tuple[str, str]]:
         yield step.get("step", ""), record
 
 
-def _lifetime(privacy: Model) -> dict[str, str]:
-    """What is spent and left of the data set's budget, as a picture if there are numbers for one, and in words."""
+def _lifetime(privacy: Model) -> str:
+    """How much of the data set's budget is spent."""
     ledger, name = privacy["ledger"], privacy["ledger_name"]
     total, spent = real(ledger.get("epsilon")), real(ledger.get("spent_epsilon"))
     if not name and total <= privacy["epsilon"] and math.isfinite(spent):
-        words = (
+        return (
             "None was kept: this run had a ledger of its own. If there were other releases from the same data, what "
             "they spent comes on top."
         )
-        return {"picture": "", "words": words}
-    kept = f"Kept in the file “{name}”." if name else "Kept in memory for this run: it knows of no other runs."
-    words = (
-        f"Counted in ε at δ = {power(real(ledger.get('delta')))}. {kept} What is spent is a running total. Guaranteed, "
-        "however the releases were chosen, is the whole budget, not a total at a moment chosen by looking at results."
+    found = "infinite, since a run was seeded" if spent == math.inf else number(ledger.get("spent_epsilon"), 3)
+    kept = f"Kept in the file “{name}”." if name else "Kept in memory for this run, without any other runs."
+    return (
+        f"Spent: {found}. Lifetime budget: {number(total)}. Counted in ε at δ = {power(real(ledger.get('delta')))}. "
+        f"{kept} What is spent is a running total. Guaranteed, however the releases were chosen, is the whole budget, "
+        "not a total at a moment chosen by looking at results."
     )
-    if math.isfinite(spent) and positive(total):
-        left = f"Left: about {number(max(0.0, total - spent), 3)}; how much exactly depends on how releases compose. "
-        return {"picture": plots.ledger_picture(spent, total), "words": left + words}
-    found = "infinite, since a run was seeded" if spent == math.inf else number(ledger.get("spent_epsilon"))
-    return {"picture": "", "words": f"Spent: {found}. Allowed: {number(total)}. {words}"}
 
 
-def _errors(model: Model) -> dict[str, Any]:
-    """The scores that were measured; else errors for the picture, by name."""
-    if (found := model["scores"]) is not None:
-        curve = [
-            (
-                f"{number(point.low, 2)} to {number(point.high, 2)}",
-                number(point.predicted, 3),
-                number(point.observed, 3),
-                f"{number(point.observed_low, 3)} to {number(point.observed_high, 3)}",
-            )
-            for point in found.curve
-        ]
-        return {"score_lines": [(name.replace("_", " "), *cells) for name, *cells in found.lines()], "curve": curve}
-    kind = "estimate" if model["bound_is_estimate"] else "bound"
-    errors = (("predicted", model["estimate"]), (kind, model["bound"]), ("knows nothing", model["loss_at_zero"]))
-    return {"errors": errors}
+def _scores(model: Model) -> dict[str, Any]:
+    """Rows of the tables of scores and of calibration, if scores were measured."""
+    if (found := model["scores"]) is None:
+        return {}
+    curve = [
+        (
+            f"{number(point.low, 2)} to {number(point.high, 2)}",
+            number(point.predicted, 3),
+            number(point.observed, 3),
+            f"{number(point.observed_low, 3)} to {number(point.observed_high, 3)}",
+        )
+        for point in found.curve
+    ]
+    return {"score_lines": [(name.replace("_", " "), *cells) for name, *cells in found.lines()], "curve": curve}
 
 
 def _weights(model: Model) -> dict[str, Any]:
@@ -237,12 +255,12 @@ def _weights(model: Model) -> dict[str, Any]:
         if errors is not None:
             reach = [1.96 * errors[k] for k in top]
             middles = [weights[0][k] + model["shrunk"][k] for k in top]
-            sense += " Lines are 95% intervals: privacy's noise, and who is in the data; where noise hides an estimate,"
-            sense += " the bar is drawn towards 0, and the line is not."
+            sense += " Lines are 95% intervals, of privacy's noise and sampling; where noise hides an estimate,"
+            sense += " the bar is shrunk towards 0, and the line is not."
             if plots.bars_range(middles, reach)[2]:
                 sense += (
-                    f" Of some that are over {plots.LONG} times as long as usual the picture shows a part: hardly "
-                    "anything is known of these coefficients, such as those of columns that nobody has."
+                    f" Some that are over {plots.LONG} times as long as usual are cut off: hardly anything is known "
+                    "about these coefficients, such as those of features that are always 0."
                 )
         picture = plots.bars_picture(labels, largest[0], reach, middles)
     which = f"the {len(top)} features where they are largest" if len(top) < len(names) else "all features"
@@ -287,7 +305,7 @@ def _code(model: Model) -> str:
         if key == "class_weight" and value:  # pairs, in files
             shown = f"dict({shown})"
         lines += f"    {clean(key)}={'columns' if key == 'columns' and described is not None else shown},\n"
-    owners = ", groups=people" if model["privacy"]["unit"] == "user" else ""
+    owners = ", groups=user_ids" if model["privacy"]["unit"] == "user" else ""
     names = [name, *(["Solver"] if isinstance(model["parameters"].get("solver"), dict) else [])]
     head, rows = f"from userdp import {', '.join(names)}\n", "X"
     if described is not None:

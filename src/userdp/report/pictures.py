@@ -18,7 +18,7 @@ COLOURS = ("#0b6e99", "#c2571a", "#4c7a34", "#7a4c8c", "#8c6d1f", "#444444")
 def plot_plan(
     comparison: Comparison, path: str | PathLike[str], max_gradients: int | None = None, n_epsilons: int = 9
 ) -> None:
-    """Excess risk that each solver tells, for the same numbers, from a tenth of epsilon to ten times.
+    """Draw the excess risk that each solver states, for the same numbers, from a tenth of epsilon to ten times.
 
     A cross marks an epsilon that a solver cannot do with, a ring what solver="auto" takes.
     """

@@ -23,11 +23,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from userdp.report.record import number, positive, real, shorten
+from userdp.report.record import number, shorten
 from userdp.report.wording import percent_at_most
 
 MOST_BARS = 30
-MOST_ROWS = 20  # steps of the budget's picture
 MOST_NARROW = 10  # outputs of a heat map that a phone has room for
 _WIDTH, _WIDE = 360.0, 720.0
 _TEXT = 11
@@ -39,12 +38,11 @@ _DROPPED = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<sty
 _BAR = 17.0  # height of a coefficient's row
 _LABEL = 20  # letters of a label
 LONG = 5  # an interval that is as many times as long as the median one may leave the picture
-_LEVELS = {"predicted": (_BLUE, "o"), "bound": (_ORANGE, "D"), "estimate": (_ORANGE, "D")}
 _drawing = threading.Lock()
 
 
 def attack_picture(privacy: Mapping[str, Any]) -> str:
-    """How often any attack can be right about one person, for how often it is wrong.
+    """How often any attack can be right about one user, for how often it is wrong.
 
     (epsilon, delta) alone: right <= e^eps wrong + delta, and the same for what is not suspected: two lines that meet
     where both errors are equally likely. The noise itself, where it is known: the polygon of its trade-off.
@@ -82,59 +80,6 @@ def attack_picture(privacy: Mapping[str, Any]) -> str:
         axes.set_ylabel("chance of a right one", color=_INK, labelpad=4, size=_TEXT)
         more = "" if found is None else f" Epsilon and delta alone would allow {percent_at_most(alone)}."
         return picture.svg(f"What any attack can reach: right {percent_at_most(best)} of the time at even odds.{more}")
-
-
-def budget_picture(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Each step's fraction of the budget."""
-    names = [shorten(step.get("step", ""), _LABEL) for step in steps[:MOST_ROWS]]
-    if not names:
-        return ""
-    with _canvas("budget", 24 * len(names) + 28, left=_room(names), right=46, top=6, bottom=22) as picture:
-        axes, places = picture.axes, range(len(names))
-        fractions = [real(step.get("share")) for step in steps[:MOST_ROWS]]
-        axes.barh(places, [1.0] * len(names), height=0.62, color=_LINE, alpha=0.45)
-        lengths = [min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else 0.0 for fraction in fractions]
-        axes.barh(places, lengths, height=0.62, color=_BLUE)
-        for place, fraction in enumerate(fractions):
-            words = f"{fraction:.0%}" if 0 <= fraction < 10 else number(fraction, 2)
-            picture.write(1.03, place, words, weight="bold")
-        axes.set_yticks(places, names, parse_math=False)
-        axes.set_xticks((0, 0.5, 1), ["0", "50%", "100%"])
-        _align_ends(axes)
-        axes.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
-        return picture.svg("Fraction of the budget that each step takes.")
-
-
-def ledger_picture(spent: float, total: float) -> str:
-    """The data set's lifetime budget: spent and left."""
-    fraction = min(1.0, max(0.0, spent / total))
-    with _canvas("ledger", 52, left=2, right=2, top=4, bottom=22) as picture:
-        axes = picture.axes
-        axes.barh([0], [1.0], height=0.8, color=_LINE, alpha=0.45)
-        axes.barh([0], [fraction], height=0.8, color=_ORANGE if fraction > 0.9 else _BLUE)
-        axes.set(xlim=(0, 1), ylim=(-0.5, 0.5), yticks=[])
-        axes.set_xticks((0, 1), [f"spent: {number(spent, 3)}", f"lifetime budget: {number(total, 3)}"])
-        _align_ends(axes)
-        return picture.svg(f"Spent epsilon {number(spent, 3)} of {number(total, 3)}.")
-
-
-def error_picture(levels: Sequence[tuple[str, object]]) -> str:
-    """Errors on a log axis, one named point each; what is no positive number is left out."""
-    shown = [(name, real(value)) for name, value in levels if positive(value)]
-    if not shown:
-        return ""
-    names = [name for name, _ in shown]
-    with _canvas("error", 28 * len(shown) + 30, left=_room(names), right=58, top=6, bottom=22) as picture:
-        axes = picture.axes
-        low = _log_axis(axes, [value for _, value in shown])
-        for place, (name, value) in enumerate(shown):
-            colour, marker = _LEVELS.get(name, (_MUTED, "s"))
-            axes.plot([low, value], [place, place], color=colour, linewidth=3, alpha=0.35, solid_capstyle="butt")
-            picture.mark(value, place, marker, colour, 8)
-            picture.write(1.06, place, number(value, 2), weight="bold", transform=axes.get_yaxis_transform())
-        axes.set_yticks(range(len(shown)), names)
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        return picture.svg("; ".join(f"{name}: {number(value, 2)}" for name, value in shown))
 
 
 def bars_picture(
@@ -175,7 +120,7 @@ def bars_picture(
 def bars_range(values: Sequence[float], errors: Sequence[float]) -> tuple[float, float, bool]:
     """Both ends of the axis of bars with error bars, and whether some leave it.
 
-    A column that nobody has is known so badly that with its error bar in full nothing would be seen of the others.
+    A feature that is always 0 has so wide an interval that, drawn in full, it would hide all others.
     """
     ends = [(value - far, value + far) for value, far in zip(values, errors, strict=True)]
     most = LONG * statistics.median_low(errors)
@@ -275,23 +220,3 @@ def _canvas(
 def _room(labels: Iterable[str]) -> float:
     """The margin that labels need."""
     return 12 + _LETTER * max((len(label) for label in labels), default=0)
-
-
-def _log_axis(axes: Any, values: Sequence[float]) -> float:
-    """Whole powers of ten around the values, a few of them labelled; the lowest."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    low = low if low < high else high - 1
-    powers = range(low, high + 1, math.ceil((high - low) / 5))
-    axes.set_xscale("log")
-    axes.set_xticks([10.0**power for power in powers], [f"{10.0**power:g}" for power in powers])
-    axes.minorticks_off()
-    axes.set_xlim(10.0**low, 10.0**high)
-    axes.grid(axis="x", color=_LINE, linewidth=0.7)
-    return 10.0**low
-
-
-def _align_ends(axes: Any) -> None:
-    """The first label begins at its tick, the last ends there."""
-    labels = axes.get_xticklabels()
-    labels[0].set_horizontalalignment("left")
-    labels[-1].set_horizontalalignment("right")

@@ -1,4 +1,4 @@
-"""The model's record: checked, completed, and its numbers and names written for people."""
+"""The model's record: checked, completed, and its numbers and names formatted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 from userdp.evaluation.scores import Scores
-from userdp.models.options import mode_now, parameters_now
+from userdp.models.files import parameters_now
+from userdp.models.sklearn_compat import mode_now
 from userdp.privacy.accounting import rounded_up
 from userdp.privacy.statement import AffectedUsers, Tradeoff, right_guess
 from userdp.solvers.solver import PROVEN
@@ -41,8 +42,8 @@ def checked(record: object) -> dict[str, Any]:
         return _completed(record)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"Expected a model's record, as its to_dict() gives it; this one is damaged ({type(error).__name__}: "
-            f"{clean(error)[:200]}). Pass a fitted model, or such a record."
+            f"The model's record is damaged ({type(error).__name__}: {clean(error)[:200]}). Pass a fitted model, or "
+            "the record that its to_dict() gives."
         ) from None
 
 
@@ -139,7 +140,7 @@ def _width(text: str) -> int:
 
 
 def number(value: object, digits: int = 4) -> str:
-    """A number for people: 48,092 or 0.0021 or 1e-06."""
+    """A number in words: 48,092 or 0.0021 or 1e-06."""
     if value is None:
         return "not given"
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -1,4 +1,4 @@
-"""What the numbers mean, in words that a lawyer can read and a mathematician can check.
+"""Sentences of the report: what the numbers of a record mean, for readers without and with mathematics.
 
 Bounds are rounded up, so that no sentence guarantees more than is proved.
 """
@@ -17,18 +17,20 @@ from userdp.solvers.solver import WORDS
 
 _UP = 1 + 1e-12  # what floats may have lost
 RESTS_ON = "good randomness of the operating system, and OpenDP, dp-accounting and userdp being right"
-_STEPS = "The training steps: each releases where people's data, on average, pulls the model."
+_STEPS = (
+    "The training steps: each releases the average, over users, of the direction in which their data moves the model."
+)
 _PURPOSES = (
     (
         "differences of scores",
-        "How good the candidates of a search are, on average, for people who trained none of them.",
+        "How good the candidates of a search are, on average, for users whose data trained none of them.",
     ),
-    ("bins of scores", "How often which class gets which prediction, of people who were kept from training."),
-    ("spread of scores", "How much the model's scores differ between these people, for intervals."),
-    ("scores", "How good the model is on people who were kept from training."),
+    ("bins of scores", "How often each class gets each prediction, for users who were held out of training."),
+    ("spread of scores", "How much the model's scores differ between these users, for intervals."),
+    ("scores", "How good the model is for users who were held out of training."),
     ("interval curvature", "How curved the loss is at the model, in all directions: for standard errors."),
-    ("interval gradient", "Where people's data pulls the model in the end: one more step, whose error is known."),
-    ("interval spread", "How differently people pull: the part of standard errors that comes from who is in the data."),
+    ("interval gradient", "The average gradient of users at the final model: one more step, whose error is known."),
+    ("interval spread", "How much users' gradients differ: the part of standard errors that is due to sampling."),
     ("second moment", "How features vary and go together, so that training advances evenly in all directions."),
     ("whitening", "How features vary and go together, so that training advances evenly in all directions."),
     (
@@ -36,38 +38,41 @@ _PURPOSES = (
         "Where the numbers of some columns lie, roughly: their ranges, and what fills missing cells.",
     ),
     ("range of targets", "Where targets lie, roughly: the range that they are cut off at."),
-    ("levels of", "Which levels of a column many people have."),
+    ("levels of", "Which levels of a column many users have."),
     ("column scales", "In which units each feature is, roughly."),
     ("row scale", "How long rows are, roughly."),
-    ("burn-in", "The first training steps, which lead near the model and find how long people's gradients are."),
-    ("curvature", "One number, how curved the loss is there: it sets how far the other steps lead."),
-    ("recalibration", "Steps along the model and its intercept only: they take off what clipping did to its scale."),
-    ("candidates", "Fits of all candidates of a search, on the people who train."),
-    ("sizes of differences", "How far candidates differ for a person, roughly, so that noise need not be larger."),
+    ("burn-in", "The first training steps, which lead near the model and find how long users' gradients are."),
+    ("curvature", "One number, how curved the loss is there: it sets the size of the other steps."),
+    (
+        "recalibration",
+        "Steps along the model and its intercept only: they correct the effect of clipping on its scale.",
+    ),
+    ("candidates", "Fits of all candidates of a search, on the users who train."),
+    ("sizes of differences", "How far candidates differ for a user, roughly, so that noise need not be larger."),
     ("mean score", "How good the candidates of a search are together."),
     # Of files of earlier versions, which had searches with random stopping.
     ("random stopping", "A search: candidates drawn at random, fitted and scored; only the best is released."),
     ("refit", "The chosen candidate, fitted again on everyone."),
-    ("radius", "How far apart people's contributions are, so that noise need not be larger than that."),
+    ("radius", "How far apart users' contributions are, so that noise need not be larger than that."),
     ("gradients", _STEPS),
     ("steps", _STEPS),
     ("mean", _STEPS),
-    ("phase", "Training on all or a part of the people: where it led, on average. The next phase begins there."),
+    ("phase", "Training on all or some of the users: the average result, from which the next phase begins."),
 )
 _MECHANISMS = {
     "allotment": "Whole fits, each of noisy steps like these, which together may cost no more than this.",
     "random-stopping": "Chance alone says when the search ends; what was found before, but for the best, is forgotten.",
-    "clip": "Each contribution is clipped to a fixed length; their mean is released with noise.",
-    "sampled-clip": "A random sample of people, drawn anew every time and kept secret: each of their contributions is "
-    "clipped to a fixed length; their mean is released with noise.",
+    "clip": "Each contribution is clipped to a fixed norm; their mean is released with noise.",
+    "sampled-clip": "A random sample of users, drawn anew every time and kept secret: each of their contributions is "
+    "clipped to a fixed norm; their mean is released with noise.",
     "radius-search": "Noisy counts of how many contributions are close together, at one distance after another.",
     "outlier-removal": "Far-off contributions are left out, a private test checks that few are, then a noisy mean.",
     "gaussian-outlier-removal": "Far-off contributions are left out, a private test in each round, then a noisy mean.",
-    "sampled-outlier-removal": "Random samples of people: far-off contributions left out, a test, then a noisy mean.",
+    "sampled-outlier-removal": "Random samples of users: far-off contributions left out, a test, then a noisy mean.",
     "searched-outlier-removal": "Finds its own distance, leaves out what is farther off, then a noisy mean.",
-    "vocabulary": "Noisy counts of how many people have a level; only levels far above what one person adds are named.",
+    "vocabulary": "Noisy counts of how many users have a level; only levels far above what one user adds are named.",
     "paper-outlier-removal": "Outlier removal, test and noise as the paper prints them.",
-    "sampled-paper-outlier-removal": "The same on random samples of people, drawn anew every time and kept secret.",
+    "sampled-paper-outlier-removal": "The same on random samples of users, drawn anew every time and kept secret.",
 }
 _COLUMNS = {"users_a_step": "users per step", "radius": "released radius", "noise_std": "noise (std)"}
 
@@ -109,25 +114,25 @@ def one_in(delta: float) -> str:
 def plain_guarantee(privacy: Mapping[str, Any]) -> str:
     """The guarantee in one sentence."""
     epsilon, delta = privacy["epsilon"], privacy["delta"]
-    all_of_it = "everything one person contributed, however many rows," if privacy["unit"] == "user" else "one row"
+    all_of_it = "everything one user contributed, however many rows," if privacy["unit"] == "user" else "one row"
     exception = f", plus a chance of {one_in(delta)}" if delta else ""
     return (
-        f"Replacing {all_of_it} by anything else changes the probability of whatever this release may show, and of "
-        f"whatever anybody may conclude from it, by at most a factor of {factor_at_most(epsilon)}{exception}."
+        f"Replacing {all_of_it} by anything else changes the probability of every possible result of this release, and "
+        f"of every conclusion drawn from it, by at most a factor of {factor_at_most(epsilon)}{exception}."
     )
 
 
 def attack_in_words(privacy: Mapping[str, Any]) -> str:
-    """What the guarantee means for somebody who wants to find out about one person."""
+    """What the guarantee means for an attacker who wants to find out about one user."""
     versions = "one row: the true one, say, and another"
     if privacy["unit"] == "user":
-        versions = "one person's data: the true one, say, and a stranger's"
+        versions = "one user's data: the true one, say, and someone else's"
     alone, best = percent_at_most(privacy["alone"]), percent_at_most(privacy["best"])
     beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows {best}."
     warning = " That is a weak guarantee: on its own it rules out little." if privacy["weak"] else ""
     return (
-        "is the best chance of a right guess that this release can give to somebody who knows everything else and "
-        f"wavers, 50 : 50, between two versions of {versions}. A coin has 50%."
+        "is the best chance of a right guess that this release can give to an attacker who knows everything else and "
+        f"starts with even odds between two versions of {versions}. Guessing by a coin is right 50% of the time."
         f"{'' if privacy['tradeoff'] is None else beyond}{warning}"
     )
 
@@ -141,7 +146,7 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("right guesses", f"{best} at most with this noise; (ε, δ) alone would allow {alone}")]
     if found.mu is not None:
         but = f", but for events of chance {power(found.mu_failure)}, counted in δ" if found.mu_failure else ""
-        rows.append(("μ", f"{up(found.mu)}: it tells no more than one Gaussian mechanism of this μ (μ-GDP){but}"))
+        rows.append(("μ", f"{up(found.mu)}: it reveals no more than one Gaussian mechanism of this μ (μ-GDP){but}"))
     failure = "No: noise alone protects, and there is no test that could err."
     if found.failure:
         failure = (
@@ -167,20 +172,20 @@ def other_deltas(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def error_in_words(record: Mapping[str, Any]) -> str:
-    """What the number that the plan was chosen by says of the model's error."""
+    """What the number by which the plan was chosen says about the model's error."""
     bound, nothing = record["bound"], record["loss_at_zero"]
     useless = positive(nothing) and real(bound) >= real(nothing)
     if record["bound_is_estimate"]:
         return (
             f"Estimate, {number(bound, 2)}: by how much this model's mean loss should exceed that of the best model, "
-            "as far as public and released numbers tell. No theorem says that it stays below."
-            + " As an error it is too large to tell anything."
+            "by public and released numbers. No theorem guarantees that it stays below."
+            + " As an error it is too large to be informative."
             * useless
         )
     return (
         f"Bound, {number(bound, 2)}: what theory proves of how far this model's mean loss can be above that of "
         "the best model, in the worst case, if the declared numbers are right."
-        + " As so often, the worst case is too pessimistic to tell anything."
+        + " As so often, the worst case is too pessimistic to be informative."
         * useless
     )
 
@@ -188,7 +193,7 @@ def error_in_words(record: Mapping[str, Any]) -> str:
 def not_covered(privacy: Mapping[str, Any]) -> list[str]:
     """What the guarantee does not protect."""
     return [
-        "What many people have in common. That is what is learned, and it can be applied to anybody.",
+        "What many users have in common. That is what is learned, and it can be applied to anybody.",
         f"The number of {privacy['unit']}s, names and types of columns and all parameters; how long training took and "
         "how much memory; the machine and its files.",
         *NOT_COVERED,
@@ -216,13 +221,13 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
     expected = privacy["delta"] * record["n_users"]
     if privacy["unit"] == "row":
         found.append(
-            "Single rows are protected, not people: what is guaranteed to a person gets weaker with each row that they "
+            "Single rows are protected, not users: what is guaranteed to a user gets weaker with each row that they "
             "contributed (k rows: k times epsilon, and a larger delta)."
         )
     if expected >= 1:
         found.append(
             f"δ = {power(privacy['delta'])} is not below 1 / {number(record['n_users'])}, one over the number of "
-            f"{privacy['unit']}s: a δ this large would even allow publishing somebody's data outright."
+            f"{privacy['unit']}s: a δ this large would even allow publishing one {privacy['unit']}'s data outright."
         )
     if privacy["affected_users"] is not None and privacy["affected_users"].clear:
         found.append(privacy["affected_users"].in_words(privacy["unit"]))
@@ -268,13 +273,13 @@ def _kind(step: Mapping[str, Any]) -> str:
 
 
 def radius_in_words(record: Mapping[str, Any]) -> str:
-    """What the radius of a phase is: where outliers begin, or the length that contributions are clipped to."""
+    """What the radius of a phase is: where outliers begin, or the clip norm of contributions."""
     kinds = [_kind(step) for step in record["privacy"]["mechanisms"]]
     if kinds and all(kind in ("clip", "sampled-clip") for kind in kinds):
-        return "Radius: the length that contributions are clipped to, chosen from public numbers and earlier releases."
+        return "Radius: the clip norm of contributions, chosen from public numbers and earlier releases."
     return (
         "Radius: how far apart contributions may be before they count as outliers. Theory expects one from public "
-        "numbers; a smaller one that was found privately means that people agree more than feared."
+        "numbers; a smaller one that was found privately means that users' contributions are closer than expected."
     )
 
 
@@ -284,11 +289,11 @@ def column(key: object) -> str:
 
 
 def column_in_words(record: Mapping[str, Any], learned: bool) -> str:
-    """What a column means and what becomes of missing cells, for people."""
+    """What a column means and what becomes of missing cells, in words."""
     kind, low, high = clean(record.get("type", "")), record.get("low"), record.get("high")
     words = [f"{kind} from {number(low)} to {number(high)}" if low is not None or high is not None else kind]
     if isinstance(levels := record.get("levels"), list | tuple):
-        words[0] += f": {', '.join(map(clean, levels)) or 'none that enough people have'}; others together"
+        words[0] += f": {', '.join(map(clean, levels)) or 'none that enough users have'}; others together"
     if record.get("transform"):
         words.append(f"its {clean(record['transform'])}")
     words += [f"{part}: {', '.join(map(clean, record[part]))}" for part in ("parts", "cycles") if record.get(part)]
@@ -297,49 +302,45 @@ def column_in_words(record: Mapping[str, Any], learned: bool) -> str:
     if (fill := record.get("fill")) is not None:
         words.append(f"missing cells count as {str(fill).lower() if isinstance(fill, bool) else number(fill)}")
     if record.get("missing_indicator"):
-        words.append("a feature tells missing cells")
+        words.append("one more feature marks missing cells")
     return "; ".join(words) + (" (learned privately)" if learned else "")
 
 
-def told(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the model is for and made of, as far as it was said: names of files and columns, never what is in them."""
+def declared_names(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The purpose, and the names of files and columns, where they were given; never what is in them."""
     source = record["source"]
     named = [
         ("purpose", record["parameters"].get("purpose")),
         ("data", source.get("data")),
         ("target", source.get("target")),
-        ("rows count as often as", source.get("weight")),
-        ("counted in", source.get("exposure")),
-        ("who is a user", source.get("user_column") and f"whoever has an id of their own in “{source['user_column']}”"),
+        ("weight of rows", source.get("weight")),
+        ("exposure", source.get("exposure")),
+        ("user", source.get("user_column") and f"each id in the column “{source['user_column']}” is one user"),
     ]
     return [(name, clean(words)) for name, words in named if words]
 
 
 def questions(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What somebody asks who answers for people's data, and what the record answers, in this order."""
+    """Questions of a data-protection officer, and what the record answers, in this order."""
     privacy, count = record["privacy"], f"Yes, {number(record['n_users'])} is taken to be public, and printed."
     private, users, name = privacy["private"], privacy["unit"] == "user", privacy["ledger_name"]
     column = clean(record["source"].get("user_column") or "")
-    who = f"A person is whoever has an id of their own in the column “{column}”"
+    who = f"Each id in the column “{column}” is one user" if column else "Each user id is one user"
     protected = (
-        "Each person, with all their rows together: nobody can tell from the release, but for what ε and δ allow, what "
-        "one person's rows were, or that they were this person's and not somebody else's. "
-        f"{who if column else 'Ids say who is a person'}; whoever has several ids is protected for each of them by "
-        "itself, which is less."
+        "Each user, with all their rows together: nobody can find out from the release, beyond what ε and δ allow, "
+        "what one user's rows were, or that they were this user's and not somebody else's. "
+        f"{who}; somebody with several ids is protected for each of them separately, which is less."
     )
     published = (
         "As far as ε and δ protect, yes: the model file, this page and whatever is computed from them, provided that "
         "columns, ranges and parameters were not chosen by looking at the data without privacy. Predictions for new "
-        "rows tell of those rows, which are not protected. Whether this ε is small enough for the purpose is for you "
-        "to judge."
+        "rows reveal something about those rows, which are not protected. Whether this ε is small enough for the "
+        "purpose is for you to judge."
     )
-    counted = (
-        f"{count} Who they are is protected. If it may not be known how many there are (of one person more or less, "
-        "say), do not publish this."
-    )
+    counted = f"{count} Who they are is protected. If their exact number must stay secret, do not publish this."
     if not users:
-        protected = "Each row by itself. All rows of a person together are protected less, the more they are."
-        counted = f"{count} If it may not be known, do not publish this."
+        protected = "Each row by itself. All rows of a user together are protected less, the more they are."
+        counted = f"{count} If it must stay secret, do not publish this."
     if privacy["warning"]:
         published = (
             "As far as ε and δ protect, yes; but some facts were read off the data without protection (see the note at "
@@ -349,14 +350,14 @@ def questions(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         protected = "Nobody: the run was seeded, and its noise can be taken off."
         published = "No. Fit again, without a seed."
     adds = (
-        "What is released from the other data set comes on top: epsilons add up, and so do deltas, for somebody who is "
+        "What is released from the other data set comes on top: epsilons add up, and so do deltas, for a user who is "
         "in both."
     )
     twice = f"{adds} Nothing keeps count of it here; one ledger for both data sets would."
     kept = "A note that this was released: it had no ledger file, so nothing else remembers what was spent."
     if name:
         twice = f"{adds} This ledger counts what was charged to it, and nothing else: charge both to the same one."
-        kept = f"The ledger “{name}”, with a copy after each release: without it nobody knows what was spent."
+        kept = f"The ledger “{name}”, with a copy after each release: without it there is no record of what was spent."
     also = (
         "Secret, as before: the data; a journal of the fit, if there is one (--checkpoint; delete it); logs, notebooks "
         "and scores that were made from the data without privacy."
@@ -364,8 +365,8 @@ def questions(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("What is protected?", protected),
         ("May the model be published?", published),
-        (f"Is the number of {'people' if users else 'rows'} public?", counted),
-        ("What about one person in two data sets?", twice),
+        (f"Is the number of {'users' if users else 'rows'} public?", counted),
+        ("What about a user in two data sets?", twice),
         ("Which epsilon is it?", _which_epsilon(privacy)),
         ("What else must be kept?", f"{kept} {also}"),
     ]
@@ -377,8 +378,8 @@ def _which_epsilon(privacy: Mapping[str, Any]) -> str:
     if not privacy["private"]:
         return f"None: ε = {epsilon} was planned, and with a known seed nothing of it holds."
     own = (
-        f"ε = {epsilon} at δ = {power(privacy['delta'])}, for this release. Somebody who wavers 50 : 50 between two "
-        f"versions of one {'person’s data' if privacy['unit'] == 'user' else 'row'} then guesses right "
+        f"ε = {epsilon} at δ = {power(privacy['delta'])}, for this release. An attacker with even odds between two "
+        f"versions of one {'user’s data' if privacy['unit'] == 'user' else 'row'} then guesses right "
         f"{percent_at_most(privacy['best'])} of the time at most."
     )
     if not privacy["ledger_name"] or not math.isfinite(real(ledger.get("epsilon"))):
