@@ -52,7 +52,7 @@ HOW_TO = {
 REFERENCE = {"api", "cli", "inputs"}
 EXPLANATION = {"explanation", "guarantee", "how-the-default-works", "which-solver", "unequal-users", "paper"}
 REVIEWERS = {"reading-map", "proofs", "audit", "nist-sp-800-226", "security", "architecture", "contributing"}
-MEASUREMENTS = {"measurements", "speed"}
+MEASUREMENTS = {"measurements", "speed", "ablation"}
 PLAN = {*TUTORIAL, "guide", *HOW_TO, *REFERENCE, *EXPLANATION, *REVIEWERS, *MEASUREMENTS, "changelog"}
 
 
