@@ -6,12 +6,14 @@ import dataclasses
 import inspect
 import math
 import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse
 from support_data import grouped
 
 from userdp.data.users import Options, UserData
@@ -164,6 +166,23 @@ def test_filling_copies_only_where_a_cell_is_missing(tmp_path):
     assert type(rows) is np.ndarray
     assert (rows[69_999, 1], rows.sum()) == (0.5, 139_999.5)
     assert math.isnan(X[69_999, 1])
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(("narrow", "fill"), [(np.float16, -99999.0), (np.float32, 1e39)])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_fills_that_only_the_kept_type_holds_are_finite_and_warn_of_nothing(sparse, narrow, fill, missing):
+    """A warning where one cell is missing would reveal it."""
+    if sparse and narrow == np.float16:
+        return  # which scipy has not
+    X = np.ones((4, 2), narrow)
+    X[0, 1] = math.nan if missing else 1.0
+    given = scipy.sparse.csr_array(X) if sparse else X
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = UserData.from_arrays(given, None, [0, 0, 1, 1], dtype="float64", fill_missing=fill)
+    assert data.dense().tolist() == [[1.0, fill if missing else 1.0], *[[1.0, 1.0]] * 3]
+    assert not data.affected.any()
 
 
 @tables

@@ -108,16 +108,16 @@ def test_a_domain_keeps_its_own_numbers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Ball(-1), r"Expected radius=-1 > 0"),
-        (lambda: Ball(math.nan), r"Expected radius=nan > 0"),
-        (lambda: Ball(math.inf), r"Expected radius=inf > 0"),
-        (lambda: Ball(1.0, center=[[1.0]]), r"center of shape \(n_features,\), got \(1, 1\)"),
-        (lambda: Ball(1.0, center=[math.inf]), r"finite center"),
-        (lambda: Ball(1.0, center=[0.0, 0.0]).project([1.0]), r"w of shape \(2,\), got \(1,\)"),
-        (lambda: Ball(1.0).project([math.nan]), r"finite w"),
-        (lambda: Box([0.0, 2.0], [1.0, 2.0]), r"low\[1\]=2.0 < high\[1\]=2.0"),
-        (lambda: Box([0.0], [1.0, 2.0]), r"high of shape \(1,\), got \(2,\)"),
-        (lambda: Box([0.0], [1.0]).contains([math.inf]), r"finite w"),
+        (lambda: Ball(-1), r"radius must be finite and > 0, got -1"),
+        (lambda: Ball(math.nan), r"radius must be finite and > 0, got nan"),
+        (lambda: Ball(math.inf), r"radius must be finite and > 0, got inf"),
+        (lambda: Ball(1.0, center=[[1.0]]), r"center must have shape \(n_features,\), got \(1, 1\)"),
+        (lambda: Ball(1.0, center=[math.inf]), r"center must be finite"),
+        (lambda: Ball(1.0, center=[0.0, 0.0]).project([1.0]), r"w must have shape \(2,\), got \(1,\)"),
+        (lambda: Ball(1.0).project([math.nan]), r"w must be finite"),
+        (lambda: Box([0.0, 2.0], [1.0, 2.0]), r"got low\[1\]=2.0, high\[1\]=2.0"),
+        (lambda: Box([0.0], [1.0, 2.0]), r"high must have shape \(1,\), got \(2,\)"),
+        (lambda: Box([0.0], [1.0]).contains([math.inf]), r"w must be finite"),
     ],
 )
 def test_errors_name_the_value_and_the_bound(make, message):

@@ -383,7 +383,11 @@ X0, Z0, USERS0 = rows(60)
         (LogisticRegression(classes=[0, 1], max_rows_per_user=0), {}, "max_rows_per_user must be .* got 0"),
         (LogisticRegression(classes=[0, 1], solver="adam"), {}, r'solver="auto" or one of.*solver=\'adam\''),
         (LogisticRegression(classes=[0, 1], solver=Solver(row_norm=-1.0)), {}, "row_norm=-1.0"),
-        (LogisticRegression(classes=[0, 1], solver=Solver(domain_radius=0.0)), {}, "radius=0.0"),
+        (
+            LogisticRegression(classes=[0, 1], solver=Solver(domain_radius=0.0)),
+            {},
+            "radius must be .* got 0.0",
+        ),
         (LogisticRegression(classes=[0, 1], ledger="nowhere.db"), {}, "Expected a ledger file at nowhere.db"),
         (LogisticRegression(classes=[0, 1]), {"groups": np.zeros(len(X0))}, "n_users must be at least 2, got 1"),
         (LogisticRegression(classes=[0, 1]), {"groups": USERS0[:-1]}, "User ids and rows differ in length"),
@@ -416,8 +420,8 @@ X0, Z0, USERS0 = rows(60)
         (LinearRegression(), {}, r"target_range=\(lowest, highest\)"),
         (LinearRegression(target_range=(3, 1)), {}, "to be two numbers"),
         (LinearRegression(target_range="wide"), {}, "to be two numbers"),
-        (QuantileRegressor(target_range=(0, 1), quantile=2), {}, "level=2"),
-        (HuberRegressor(target_range=(0, 1), threshold=-1.0), {}, "threshold=-2.0"),
+        (QuantileRegressor(target_range=(0, 1), quantile=2), {}, "level must be .* got 2"),
+        (HuberRegressor(target_range=(0, 1), threshold=-1.0), {}, "threshold must be .* got -2.0"),
     ],
 )
 def test_errors_are_clear(model, data, message):

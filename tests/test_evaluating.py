@@ -147,7 +147,9 @@ def test_several_classes():
     assert found["log_loss"].value == pytest.approx(
         row_losses(model, X, labels, "log_loss").mean() * found.limit, abs=5e-3
     )
-    with pytest.raises(ValueError, match=r"several classes, some of log_loss, brier, accuracy; got 'auc'; AUC and"):
+    with pytest.raises(
+        ValueError, match=r"several classes must be some of log_loss, brier, accuracy, got 'auc'; AUC and"
+    ):
         exact(model, ("auc",), y=labels)
 
 
@@ -389,7 +391,7 @@ def test_one_charge_before_anything_is_read():
     [
         ({"groups": None}, ValueError, "Expected groups"),
         ({"groups": None, "privacy_unit": "people"}, ValueError, "privacy_unit='people'"),
-        ({"metrics": ("r2",)}, ValueError, "two classes, some of log_loss.*got 'r2'"),
+        ({"metrics": ("r2",)}, ValueError, "two classes must be some of log_loss.*got 'r2'"),
         ({"metrics": ()}, ValueError, "got none"),
         ({"epsilon": 0.0}, ValueError, "epsilon"),
         ({"epsilon": 0.001}, BudgetExceeded, "users would do"),
@@ -401,7 +403,7 @@ def test_one_charge_before_anything_is_read():
         ({"weigh": "users"}, ValueError, "weigh='users'"),
         ({"weigh": "rows"}, ValueError, "max_rows_per_user with weigh"),
         ({"confidence": 1.5}, ValueError, "confidence=1.5"),
-        ({"loss_limit": -1.0}, ValueError, r"loss_limit=-1\.0"),
+        ({"loss_limit": -1.0}, ValueError, r"loss_limit must be .* got -1\.0"),
         ({"y": Y[1:]}, ValueError, "one target per row"),
         ({"groups": USERS[1:]}, ValueError, "User ids and rows differ in length"),
         ({"purpose": 3}, TypeError, "purpose must be text"),
@@ -525,7 +527,7 @@ def test_what_bins_cannot_tell_is_not_told(times):
     assert (found["auc"].low, found["auc"].high) == (0.0, 1.0)
     assert math.isnan(found["calibration_slope"].value)
     assert found.curve == ()
-    assert "auc and calibration of everybody: not told" in str(found)
+    assert "auc and calibration of everybody: not released" in str(found)
     assert Scores.from_dict(json.loads(json.dumps(found.to_dict()))).notes == found.notes
 
 

@@ -285,8 +285,9 @@ def test_columns_that_are_learned_keep_users_without_a_usable_target():
 def test_scores_of_people_of_whom_nothing_is_left_are_the_worst():
     users, X, y, _ = visits(4000)
     lost = users % 2 == 0
-    model = userdp.LogisticRegression(20.0, 1e-4, max_rows_per_user=5, insecure_seed=1, allow_weak=True)
-    fitted, _ = told(lambda: model.fit(np.where(lost[:, None], np.nan, X), y, groups=users, evaluate=0.5))
+    settings = {"max_rows_per_user": 5, "insecure_seed": 1, "allow_weak": True}
+    model = userdp.LogisticRegression(20.0, 1e-4, **settings, evaluate=0.5)
+    fitted, _ = told(lambda: model.fit(np.where(lost[:, None], np.nan, X), y, groups=users))
     assert 1.9 < fitted.scores_.scores["log_loss"].value < 2.5  # 4 of half of the people, about 0.4 of the others
 
 

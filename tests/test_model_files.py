@@ -114,7 +114,7 @@ def test_missing_files_and_folders(record, tmp_path):
         load_model(tmp_path / "none.json")
     with pytest.raises((FileNotFoundError, ValueError), match="Expected"):
         load_model(tmp_path)
-    with pytest.raises(ValueError, match="Choose another"):
+    with pytest.raises(ValueError, match="choose another"):
         save_model(model_of(record), tmp_path / "no" / "such" / "file")
     with pytest.raises(TypeError, match="got str"):
         save_model("model", tmp_path / "model.json")

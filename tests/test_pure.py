@@ -38,7 +38,9 @@ def test_a_fit_says_what_it_guarantees_and_spends(fitted):
     assert sum(part.fraction for part in said.parts) == pytest.approx(1)
     assert sum(part.epsilon_alone for part in said.parts) == pytest.approx(4)
     assert said.spent_epsilon == pytest.approx(4)
-    assert str(said).startswith("(4, 0)-differential privacy where one user's whole data is replaced by any other;")
+    assert str(said).startswith(
+        "replace-one: (4, 0)-differential privacy where one user's whole data is replaced by any other;"
+    )
     assert "mu-GDP" not in str(said)
     assert said.tradeoff.failure == 0
     assert said.tradeoff.added_epsilon == pytest.approx(2), "adding a user moves a total half as far"

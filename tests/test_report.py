@@ -132,7 +132,7 @@ def test_the_noise_is_shown_beside_what_epsilon_and_delta_alone_allow(pages):
     assert "10⁻⁹ 1.318" in text
     assert "weak guarantee" not in text
     assert "This fit alone, with its hyperparameters taken as public." in text
-    assert "Adding or removing a person is not covered by replacement with a public number of users." in text
+    assert "Adding or removing a user is not covered by replacement with a public number of users." in text
 
 
 def test_tests_that_may_err_are_told(pages):
@@ -241,7 +241,7 @@ def test_facts_for_machines_are_those_of_the_page():
     facts = json.loads(json.dumps(report_facts(KNOWN_NOISE), allow_nan=False))
     assert facts["guarantee"]["epsilon"] == 1.0
     assert facts["guarantee"]["covers"] == "this fit alone, with its hyperparameters taken as public"
-    assert any("Adding or removing a person" in words for words in facts["guarantee"]["not_covered"])
+    assert any("Adding or removing a user" in words for words in facts["guarantee"]["not_covered"])
     assert facts["noise"]["right_guess"] == GAUSSIAN["right_guess"]
     assert facts["noise"]["right_guess_of_epsilon_and_delta_alone"] == pytest.approx(0.7311, abs=1e-4)
     assert facts["noise"]["add_or_remove_epsilon_to_compare_with"] == GAUSSIAN["added_epsilon"]

@@ -1,6 +1,6 @@
-"""Convex learning with user-level differential privacy: the whole person is protected, not one row.
+"""Convex learning with user-level differential privacy: all rows of a user are protected together.
 
-Names are loaded when they are first used, so that `import userdp` costs nothing. `__all__` is for most people; the
+Names are loaded when they are first used, so that `import userdp` costs nothing. `__all__` is for most users; the
 other names are for experts, who find them here too, and in `userdp.privacy`, `userdp.solvers` and `userdp.statistics`.
 """
 

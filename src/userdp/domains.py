@@ -17,7 +17,6 @@ array([1. , 0.5])
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,25 +24,30 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # whose parts load when they are used
 
+from userdp._validate import check_positive
+
 # A projected point can miss its domain by rounding; this much is called inside.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """All points within `radius` of `center` (the origin unless given).
+    """All points within a radius of a center.
 
     project(w) = center + (w - center) * min(1, radius / |w - center|); diameter 2 * radius.
+
+    Parameters
+    ----------
+    radius : float
+    center : array of shape (n_features,), optional
+        The origin by default.
     """
 
     radius: float
     center: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.radius) and self.radius > 0):
-            raise ValueError(
-                f"Expected radius={self.radius} > 0 and finite: pass the largest distance from the center."
-            )
+        check_positive(radius=self.radius)
         object.__setattr__(self, "radius", float(self.radius))  # what is computed from a narrow float would be narrow
         if self.center is not None:
             object.__setattr__(self, "center", _vector("center", self.center))
@@ -104,6 +108,10 @@ class Box:
     """All points whose every coordinate lies between `low` and `high`.
 
     project(w) clips each coordinate; diameter |high - low|.
+
+    Parameters
+    ----------
+    low, high : array of shape (n_features,), low < high
     """
 
     low: np.ndarray
@@ -116,8 +124,8 @@ class Box:
         if wrong.size:
             first = int(wrong[0])
             raise ValueError(
-                f"Expected low[{first}]={low[first]} < high[{first}]={high[first]}: "
-                f"exchange or widen the bounds ({wrong.size} coordinates are wrong)."
+                f"low must be below high, got low[{first}]={low[first]}, high[{first}]={high[first]}: exchange or "
+                f"widen the bounds ({wrong.size} coordinates are wrong)."
             )
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)
@@ -159,9 +167,9 @@ def _vector(name: str, value: npt.ArrayLike, like: np.ndarray | None = None) -> 
     vector = np.array(value, dtype=np.float64)
     if vector.ndim != 1 or (like is not None and vector.shape != like.shape):
         shape = "(n_features,)" if like is None else str(like.shape)
-        raise ValueError(f"Expected {name} of shape {shape}, got {vector.shape}: pass one number per feature.")
+        raise ValueError(f"{name} must have shape {shape}, got {vector.shape}: pass one number per feature.")
     if not np.all(np.isfinite(vector)):
-        raise ValueError(f"Expected finite {name}: it has NaN or infinite entries; use a bounded domain and step.")
+        raise ValueError(f"{name} must be finite, it has NaN or infinite entries: use a bounded domain and step.")
     vector.flags.writeable = False
     return vector
 

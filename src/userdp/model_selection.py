@@ -36,7 +36,7 @@ from userdp.models.estimators import QuantileRegressor
 from userdp.models.fitting import bar
 from userdp.models.linear import LinearModel
 from userdp.models.pipelines import check_steps, fit_on_nobody, transformed
-from userdp.models.sklearn_compat import Execution, PrivateEstimator, documented, owners, read_targets
+from userdp.models.sklearn_compat import Execution, PrivateEstimator, documented, owners, read_targets, unit_word
 from userdp.privacy.accounting import BudgetExceeded, budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.mechanism import Users, Vectors
@@ -53,7 +53,7 @@ from userdp.privacy.statement import COVERS_SEARCH, statement
 # What candidates have in common: what scores are of, and in which units, and whose fits they are.
 _IN_COMMON = (
     *("privacy_unit", "insecure_seed", "max_rows_per_user", "classes", "target_range", "max_count", "quantile"),
-    *("epsilon", "delta", "allow_weak", "purpose", "execution"),
+    *("epsilon", "delta", "allow_weak", "purpose", "execution", "neighbours", "unit"),
 )
 _NOT_TRIED = {*_IN_COMMON, "ledger", "unprotected_checks"}  # in a param_grid
 _FAILED = (
@@ -155,8 +155,8 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Search: rows X and targets y, where groups[i] is the user who owns row i.
 
-        Guarantee: all that is kept afterwards is (epsilon, delta)-differentially private under replacement of one
-        user's whole data, unless seeded.
+        Guarantee: all that is kept afterwards is (epsilon, delta)-differentially private for the estimator's
+        `neighbours`, unless seeded.
         """
         execution = Execution.of(self.execution).without("PrivateSearchCV", "checkpoint", "engine")
         began = datetime.now(UTC).date().isoformat()
@@ -176,7 +176,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         own = np.repeat(np.arange(len(grouped.offsets) - 1), np.diff(grouped.offsets))
         codes[slice(None) if grouped.order is None else grouped.order] = own
         data = _People(X, read_targets(y, n_rows), codes, base.privacy_unit == "user")
-        budget = budget_for(self.epsilon, self.delta, data.n_users)
+        budget = budget_for(self.epsilon, self.delta, data.n_users, base.neighbours)
         scoring = self._scoring(base)
         plan = self.plan(data.n_users)
         _draft(plan, candidates, data)
@@ -190,10 +190,10 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
             return data.losses(models, users, scoring)
 
         with bar(execution.progress) as tell:
-            seed, unit = base.insecure_seed, base.privacy_unit
+            seed, unit = base.insecure_seed, unit_word(base.privacy_unit, base.unit)
             found = select(plan, ledger, fit, losses, purpose=names, insecure_seed=seed, tell=tell, unit=unit)
         self.plan_ = plan
-        whole = statement(plan.certified, budget, ledger, base.insecure_seed, base.privacy_unit)
+        whole = statement(plan.certified, budget, ledger, base.insecure_seed, unit)
         self.privacy_ = replace(whole, covers=COVERS_SEARCH)
         self._keep(found, candidates, scoring, began)
         return self
@@ -207,7 +207,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         return plan_selection(
             n_users,
             len(ParameterGrid(self.param_grid)),
-            budget_for(self.epsilon, self.delta, n_users),
+            budget_for(self.epsilon, self.delta, n_users, model_of(self.estimator).neighbours),
             held_out=self.held_out,
             refit_fraction=self.refit_fraction if self.refit else 0.0,
         )

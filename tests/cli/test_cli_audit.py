@@ -41,9 +41,9 @@ def test_a_bound_above_its_claim_ends_with_exit_code_1(monkeypatch):
     [
         ((), "Expected one of --solver, --mechanism and --all"),
         (("--all", "--solver", "whitened-clip"), "Expected one of --solver, --mechanism and --all"),
-        (("--mechanism", "Clap"), "Expected a mechanism of Clip, "),
-        (("--solver", "nobody"), "Expected a solver of accelerated, "),
-        (("--solver", "whitened-clip", "--mode", "paper"), "Expected a solver of"),
+        (("--mechanism", "Clap"), "mechanism must be one of Clip, "),
+        (("--solver", "nobody"), "solver must be one of accelerated, "),
+        (("--solver", "whitened-clip", "--mode", "paper"), "solver must be one of"),
         (("--mechanism", "Clip", "--mode", "loose"), "calibrated"),
         (("--mechanism", "Clip", "--runs", "3"), "runs=3"),
         (("--mechanism", "Clip", "--confidence", "2"), "confidence=2"),

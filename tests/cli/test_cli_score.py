@@ -175,7 +175,10 @@ def test_people_held_out_of_a_fit(files, tmp_path):
         (["--epsilon", "1"], "Expected --user-column with --epsilon"),
         (["--epsilon", "1", "--delta", "1e-6"], "Expected --user-column with --epsilon"),
         (["--ledger", "l.db"], "with --epsilon only"),
-        (["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--loss-limit", "0"], "loss_limit=0"),
+        (
+            ["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--loss-limit", "0"],
+            "loss_limit must be a finite number > 0, got 0",
+        ),
         (["--user-column", "nobody"], "No column is named 'nobody'"),
         (
             ["--user-column", "user", "--epsilon", "1", "--delta", "1e-6", "--ledger", "none.db"],

@@ -196,7 +196,7 @@ def test_files_that_are_no_ledgers_are_refused_in_one_sentence(tmp_path):
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE something (x)")
     other.close()
-    with pytest.raises(ValueError, match="userdp ledger of format 3"):
+    with pytest.raises(ValueError, match="userdp ledger of format 4"):
         Ledger.open(tmp_path / "other.db")
     (tmp_path / "empty.db").touch()
     for use in (Ledger.open, lambda path: Ledger(BUDGET, path)):
@@ -306,8 +306,9 @@ def test_a_ledger_is_of_one_unit_which_the_first_charge_sets(book, first, second
         assert ledger_.unit == first
         with pytest.raises(ValueError, match=rf"privacy unit {first!r}, .* got {second!r}.*Nothing was charged"):
             ledger_.charge(plan(), unit=second)
-        with pytest.raises(ValueError, match=r'unit must be "user" or "row", got \'person\''):
-            ledger_.charge(plan(), unit="person")
+        for wrong in ("", "7", "a\nb", 3, "x" * 60):
+            with pytest.raises(ValueError, match=r"unit must be what one user is called, .* Nothing was charged"):
+                ledger_.charge(plan(), unit=wrong)
     book.charge(plan(), unit=first)
     assert len(book.charges()) == 2
 

@@ -60,7 +60,7 @@ def version(path):
 def test_an_old_file_is_brought_up_to_date_with_nothing_forgotten(tmp_path, use):
     path = old_file(tmp_path / "old.db")
     book = use(path)
-    assert version(path) == 3
+    assert version(path) == 4
     assert (book.budget, book.failure_fraction) == (BUDGET, 0.25)
     assert book.unit == "user"
     charges = book.charges()

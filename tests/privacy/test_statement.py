@@ -70,7 +70,7 @@ def test_what_is_printed_is_certified_too(n_users):
     """Digits that are left out are rounded up: of a smaller epsilon or delta nothing was certified."""
     budget = Budget(math.log(3), default_delta(n_users))
     plan = Plan(n_users, (Step("a", 0, n_users, Clip(n_users, gaussian_multiplier(budget) * (1 + 1e-9))),))
-    epsilon, delta = map(float, str(charged(plan, budget)).split(")")[0].strip("(").split(", "))
+    epsilon, delta = map(float, str(charged(plan, budget)).split(")")[0].partition("(")[2].split(", "))
     assert epsilon == 1.09862
     for cost in plan.costs:
         assert fits(cost, Budget(epsilon, delta))
@@ -88,7 +88,7 @@ def test_it_says_what_is_covered_and_what_is_not():
     said = charged(Plan(100, (Step("a", 0, 100, Clip(100, 10.0)),)), Budget(1.0, 1e-6))
     for words in (str(said), json.dumps(said.to_dict())):
         assert "this fit alone, with its hyperparameters taken as public" in words
-        assert "Adding or removing a person is not covered by replacement with a public number of users." in words
+        assert "Adding or removing a user is not covered by replacement with a public number of users." in words
 
 
 def test_it_says_what_the_noise_really_gives():

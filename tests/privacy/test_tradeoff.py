@@ -173,7 +173,7 @@ def test_what_cannot_be_told_is_not():
         whole(Clip(100, 1.5, 5, sampling_probability=0.2)), 1e-14
     )  # below what the accountant's rounding can tell
     assert tiny.mu is None
-    assert tiny.added_epsilon is not None
+    assert tiny.added_epsilon is None
 
 
 def test_an_infinite_epsilon_is_no_number():

@@ -40,7 +40,7 @@ Reader = Callable[[Mechanism, Noise, Vectors], list[float]]  # what is seen of a
 FAR = 1e6  # of everyone, but finite
 # Of the runs; those that are sanity checks find little, and would find a lot if something were wrong.
 _WEIGHTS = {"missing": 0.05, "duplicates": 0.05, "flips": 0.25}
-_NO_TRACE = 1e-9  # share of a matrix's trace: it points the same way for all users, and tells nothing of one
+_NO_TRACE = 1e-9  # share of a matrix's trace: it points the same way for all users, and shows nothing of one
 WITHIN = 1 - 1e-9  # rounding must not put an edge outside
 _AS_PUBLISHED = (PaperOutlierRemoval, SampledPaperOutlierRemoval)
 
@@ -130,7 +130,7 @@ def mean_pairs(name: str, mechanism: Mechanism) -> list[Pair]:
     attacks: dict[str, Any] = {"edges": (one, other), "missing": (one, missing)}
     if mechanism.n_vectors > 1:
         attacks["duplicates"] = _others(mechanism, far, place=far), _others(mechanism, -far, place=far)
-    # Rounds of tests take long, and are told from one round by the numbers of their price alone.
+    # Rounds of tests take long, and differ from one round in the numbers of their price only.
     weight = 0.25 if mechanism.rounds > 1 and mechanism.n_vectors > 100 else 1.0
     return pairs_of(name, mechanism, weight=weight, **attacks)
 
@@ -139,7 +139,7 @@ def gated_pairs(name: str, mechanism: Any, deficit: int | None = None) -> list[P
     """The attacks on a mean behind a test: so many outliers that the user, at an edge or missing, moves its statistic.
 
     deficit: how many; by default those that bring the h-index to one below its threshold. At the threshold itself half
-    of the runs pass; with one outlier more passing is rarer, and tells more.
+    of the runs pass; with one outlier more passing is rarer, and reveals more.
     """
     if deficit is None:
         deficit = mechanism.n_vectors - int(mechanism.threshold) + 1
@@ -250,7 +250,7 @@ def _radius_pairs(budget: Budget) -> list[Pair]:
     pairs = []
     for n_radii in (2, 8):
         search = priced.radius_search(budget, n_radii)
-        # One probe: reaching the target is rare, and tells more. Several: each is as good as a coin.
+        # One probe: reaching the target is rare, and reveals more. Several: each is as good as a coin.
         below = round(1.5 * search.noise_std) if search.probes == 1 else 0
         missing = search.n_vectors - search.target + below
         one, other = (_others(search, own, far=missing) for own in (0.0, math.nan))
@@ -266,7 +266,7 @@ def _gate_pairs(budget: Budget) -> list[Pair]:
         return [float(AboveThresholdOnce(1, 1 / epsilon, noise).passes(0 - version))]
 
     def gaussian(noise: Noise, version: int) -> list[float]:
-        # Two deviations above the value: the rarer a pass is, the more it tells of epsilon at a small delta.
+        # Two deviations above the value: the rarer a pass is, the more it reveals of epsilon at a small delta.
         threshold = math.ceil(1.3 * multiplier)
         return [float(GaussianTest(threshold, multiplier, 1, noise).passes(-version))]
 

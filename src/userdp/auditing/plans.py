@@ -123,7 +123,7 @@ def fit_of_a_quantile(budget: Budget) -> tuple[Problem, SolverPlan]:
 def _whole_search(budget: Budget) -> Pair:
     """A search as it is carried out: who trains, fits, scores, the choice and the refit, with their ledgers.
 
-    A person pulls the means that stand for models one way or the other, and if held out finds the one candidate perfect
+    A user pulls the means that stand for models one way or the other, and if held out finds the one candidate perfect
     and the other as bad as can be. What is seen are all models, the refit, and the scores; who trained is known.
     """
     plan = plan_selection(_SEARCHED, 2, budget, refit_fraction=0.5)
@@ -134,7 +134,7 @@ def _whole_search(budget: Budget) -> Pair:
         side, held_out = 1 - 2 * version, []
 
         def fit(number: int, users: Users, ledger: Ledger, seed: int | None) -> float:
-            """What the released mean tells."""
+            """What the released mean reveals."""
             mu_squared = plan.fit_mu_squared if len(users) < plan.n_users else plan.refit_mu_squared
             clip = Clip(len(users), (1 + 1e-5) / math.sqrt(mu_squared))
             rows = side * np.equal(users, 0)[:, None].astype(np.float64)

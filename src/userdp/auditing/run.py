@@ -79,9 +79,9 @@ def audit(
     """
     check_counts(at_least=100, runs=runs)
     if not 0 < confidence < 1:
-        raise ValueError(f"Expected 0 < confidence={confidence} < 1.")
+        raise ValueError(f"confidence must be above 0 and below 1, got {confidence}.")
     if mode not in (None, "calibrated", "paper"):
-        raise ValueError(f'Expected mode="calibrated" or "paper", got mode={mode!r}.')
+        raise ValueError(f'mode must be "calibrated" or "paper", got {mode!r}.')
     budget, jobs = Budget(epsilon, delta), []
     if solver is None:
         jobs += _mechanism_jobs(budget, mechanism, mode, runs, fast, insecure_seed)
@@ -117,7 +117,7 @@ def _mechanism_jobs(
     pairs = [pair for pair in _pairs(budget) if mechanism in (None, _plain_name(pair))]
     if not pairs:
         names = ", ".join(auditable(budget.epsilon, budget.delta)[1])
-        raise ValueError(f"Expected a mechanism of {names}; got {mechanism!r}.")
+        raise ValueError(f"mechanism must be one of {names}, got {mechanism!r}.")
     return [
         (
             f"{pair.what}: {pair.attack}",
@@ -135,7 +135,7 @@ def _solver_jobs(
     chosen = [key for key in SOLVERS if solver in (None, key[0]) and mode in (None, key[1])]
     if solver is not None and not chosen:
         names = ", ".join(sorted({name for name, _ in SOLVERS}))
-        raise ValueError(f"Expected a solver of {names}, in a mode that it has; got {solver!r}, mode={mode!r}.")
+        raise ValueError(f"solver must be one of {names}, in a mode that it has, got {solver!r}, mode={mode!r}.")
     trainings = max(60, math.ceil(_TRAININGS * runs))
     repeated: dict[str, Any] = {"trainings": trainings, "insecure_seed": seed}
     jobs: list[tuple[str, Job]] = []

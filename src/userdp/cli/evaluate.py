@@ -25,11 +25,12 @@ from userdp.models.estimators import PoissonRegressor
 from userdp.models.evaluating import evaluate_users, evaluation_layout, row_places
 from userdp.models.files import load_estimator
 from userdp.models.linear import LinearModel
+from userdp.models.sklearn_compat import unit_word
 from userdp.privacy.accounting import budget_for
 from userdp.privacy.ledger import Ledger
 
 _OF_RELEASES = (
-    *("delta", "ledger", "loss_limit", "metrics", "by", "max_rows_per_user", "target_range", "insecure_seed"),
+    *("delta", "ledger", "unit", "loss_limit", "metrics", "by", "max_rows_per_user", "target_range", "insecure_seed"),
 )
 _Scores = dict[str, float]
 
@@ -48,6 +49,8 @@ class Evaluate:
     weight: str | None = o.WEIGHT
     epsilon: float | None = o.privacy("Release private scores, at this epsilon.")
     delta: float | None = o.privacy("Goes with --epsilon; else users^-1.5, at most 1e-6.")
+    neighbours: str = o.NEIGHBOURS
+    unit: str | None = o.UNIT
     ledger: Path | None = o.LEDGER
     loss_limit: float | None = o.privacy("Log loss or error that a row counts at most; else 4, or the target range.")
     metrics: str | None = o.privacy("Which scores: log_loss,brier,accuracy,auc,calibration or mae,mse,rmse,r2.")
@@ -90,7 +93,9 @@ def evaluate(_: typer.Context, given: Evaluate) -> None:
     uneven = private and given.weight is not None
     expect(not uneven, "no --weight with --epsilon: private scores count a user's rows alike.")
     if given.epsilon is not None:
-        budget_for(given.epsilon, given.delta, 1)  # refuses what makes no sense, before anything is read
+        budget_for(
+            given.epsilon, given.delta, 1, given.neighbours
+        )  # refuses what makes no sense, before anything is read
     if given.exposure is None and getattr(fitted, "max_exposure", None) is not None:
         named = fitted.facts_["source"].get("exposure")
         raise InputError(
@@ -161,11 +166,12 @@ def _private(model: LinearModel, table: TableFile, read: _Rows, ledger: Ledger |
     def scored() -> np.ndarray:
         return layout.rows(compared(model, cells, read.targets, sound, layout.scale, read.exposed), own)
 
-    budget = budget_for(given.epsilon, given.delta, places.n_users)
+    budget = budget_for(given.epsilon, given.delta, places.n_users, given.neighbours)
     charged = Ledger(budget) if ledger is None else ledger
     source = Source(given.data.name, given.target, given.user_column, exposure=given.exposure)
     with spending(charged, budget):
         noted: dict[str, Any] = {"purpose": given.purpose, "source": source, "insecure_seed": given.insecure_seed}
+        noted["unit"] = unit_word("user", given.unit)
         found = evaluate_users(places, scored, layout, budget, given.confidence, charged, **noted)
     assert found.privacy is not None  # as it is released
     if not show.as_json(found.to_dict(), given.json):

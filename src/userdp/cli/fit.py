@@ -38,7 +38,7 @@ from userdp.solvers.planner import Solver
 _CLASSIFIERS = ("logistic", "hinge", "squared_hinge")
 _PARAMETERS = (  # of estimators, that are options of the same name
     *("epsilon", "delta", "max_rows_per_user", "l2", "insecure_seed", "purpose", "max_weight", "allow_weak"),
-    *("evaluate", "inference"),
+    *("evaluate", "inference", "neighbours", "unit"),
 )
 _OF_LOSSES = {  # what goes with these only
     **dict.fromkeys(("classes", "class_weight"), _CLASSIFIERS),
@@ -84,6 +84,8 @@ class Fit:
     store: Path | None = o.data("Folder for the store; else beside the table. As secret as the data.")
     epsilon: o.Epsilon
     delta: float | None = o.DELTA
+    neighbours: str = o.NEIGHBOURS
+    unit: str | None = o.UNIT
     ledger: Path | None = o.LEDGER
     evaluate: float | None = o.privacy("Keep this fraction of the users for private scores, which cost no more.")
     dry_run: bool = o.privacy("Plan only: counts users, spends nothing.", False, "--dry-run")
@@ -158,7 +160,7 @@ def fit(context: typer.Context, given: Fit) -> None:
         made += f" Go on with `userdp resume {given.checkpoint}`."
     with show.working(f"reading {given.data}", given.quiet or given.memory_limit is not None):
         n_users, train = _read(model, table, schema, given)
-    budget = budget_for(given.epsilon, given.delta, n_users)
+    budget = budget_for(given.epsilon, given.delta, n_users, given.neighbours)
     charged = Ledger(budget) if opened is None else opened
     model.set_params(ledger=charged)
     with spending(charged, budget, lambda: made):
@@ -213,7 +215,7 @@ def _check_options(given: Fit) -> None:
     )
     fine = not described or given.fill_missing is None
     expect(fine, "no --fill-missing with --columns: it says that of each column.")
-    budget_for(given.epsilon, given.delta, 1)  # refuses what makes no sense
+    budget_for(given.epsilon, given.delta, 1, given.neighbours)  # refuses what makes no sense
     check_counts(max_rows_per_user=given.max_rows_per_user)
 
 
@@ -399,7 +401,7 @@ def _dry_run(model: LinearModel, table: TableFile, schema: Schema, given: Fit) -
     show.check_files(given.json, read=[given.data])
     stored = given.memory_limit is not None
     n_users = _users(model, table, schema, given).n_users if stored else _n_users(table, given.user_column)
-    budget = budget_for(given.epsilon, given.delta, n_users)
+    budget = budget_for(given.epsilon, given.delta, n_users, given.neighbours)
     weak = planner.weak_delta(budget, n_users)
     n_users -= round((given.evaluate or 0.0) * n_users)
     n_features = len(schema.features if model.columns is None else model.columns.names)
@@ -417,6 +419,7 @@ def _dry_run(model: LinearModel, table: TableFile, schema: Schema, given: Fit) -
         row_norm=given.row_norm,
         domain_radius=model._radius(),
         l2=model._penalty(),
+        neighbours=given.neighbours,
     )
     size, fraction = (comparison.problem, n_users, given.max_rows_per_user), fraction_of(given.inference)
 

@@ -13,14 +13,13 @@ from userdp.cli import options as o
 from userdp.cli import show
 from userdp.cli.errors import expect, guarded
 from userdp.privacy.accounting import budget_for, rounded_up
-from userdp.privacy.ledger import ODOMETER, Ledger
+from userdp.privacy.ledger import EXTERNAL, ODOMETER, Ledger
 from userdp.privacy.statement import IN_PARALLEL, apart
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
 LedgerPath = Annotated[Path, o.argument("Ledger file.")]
 _NO_UNIT = "set by the first charge (whole users, or single rows)"
-_UNITS = {"user": "user: all rows of a user together", "row": "row: each row by itself"}
 
 
 @app.callback()
@@ -46,6 +45,7 @@ def new(
     epsilon: o.Epsilon,
     delta: float | None = o.DELTA,
     users: int | None = o.privacy("How many users the data set has, to choose --delta by; else up to 10,000."),
+    neighbours: str = o.NEIGHBOURS,
     json: o.Json = None,
 ) -> None:
     """Make a ledger: the lifetime budget of a data set.
@@ -61,7 +61,7 @@ def new(
     one = delta is None or users is None
     expect(one, "either --delta, or --users to choose it by, got both: leave one of them out.")
     (n_users,) = check_counts(users=1 if users is None else users)
-    budget = budget_for(epsilon, delta, n_users)
+    budget = budget_for(epsilon, delta, n_users, neighbours)
     show.check_files(path, json)
     made = Ledger(budget, path)
     if not show.as_json(_record(made, path), json):
@@ -73,11 +73,42 @@ def new(
             typer.echo("That delta is for up to 10,000 users: of a larger data set pass --users, or --delta.")
 
 
+def _unit_of(ledger: Ledger) -> str:
+    """What is protected, in words."""
+    if ledger.unit is None:
+        return _NO_UNIT
+    called = ledger.called
+    return "row: each row by itself" if ledger.unit == "row" else f"{called}: all rows of a {called} together"
+
+
 def _record(ledger: Ledger, path: Path) -> dict[str, Any]:
     """What is fixed when a ledger is made; its unit is None before the first charge."""
     budget = ledger.budget
-    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "failure_share": ledger.failure_fraction}
-    return {"path": str(path)} | kept | {"unit": ledger.unit}
+    kept = {"epsilon": budget.epsilon, "delta": budget.delta, "neighbours": budget.neighbours}
+    return {"path": str(path)} | kept | {"failure_share": ledger.failure_fraction, "unit": ledger.called}
+
+
+@app.command(cls=o.Command)
+@guarded
+def add(
+    path: LedgerPath,
+    purpose: Annotated[str, o.option(o.PRIVACY, "What was released, in words that may be shown to anyone.")],
+    epsilon: float | None = o.privacy("What the other tool guarantees: epsilon, with --delta if it is not 0."),
+    delta: float = o.privacy("Goes with --epsilon, or with --rho: at which it is converted.", 0.0),
+    rho: float | None = o.privacy("Or rho of zero-concentrated differential privacy."),
+    mu: float | None = o.privacy("Or mu of Gaussian differential privacy: sensitivity / standard deviation of noise."),
+) -> None:
+    """Enter a release that another tool made from the same users, for the ledger's neighbours.
+
+    Protected: whoever is in the data set, as long as the other release is as private as is said here.
+
+    [bold]Example[/bold]
+
+    userdp ledger add visits.ledger --purpose "mean age, with OpenDP" --epsilon 0.2
+    """
+    ledger = Ledger.open(path)
+    ledger.charge_external(purpose, epsilon=epsilon, delta=delta, rho=rho, mu=mu, unit=ledger.called or "user")
+    typer.echo(f"Charged. {ledger.what_fits()}")
 
 
 @app.command("show", cls=o.Command)
@@ -126,7 +157,8 @@ def show_ledger(
     show.facts(
         [
             ("budget", f"epsilon {rounded_up(ledger.budget.epsilon)} at delta {rounded_up(ledger.budget.delta)}"),
-            ("unit", _NO_UNIT if ledger.unit is None else _UNITS[ledger.unit]),
+            ("neighbours", ledger.budget.neighbours),
+            ("unit", _unit_of(ledger)),
             ("spent", f"epsilon {spent:.4g} at delta {ledger.budget.delta:g}"),
             ("left", ledger.what_fits(delta)),
             ("charges", f"{len(charges):,}"),
@@ -136,8 +168,9 @@ def show_ledger(
     for number, charge in enumerate(charges, 1):
         typer.echo(f"\n{number}. {charge.charged_at[:10]}, {charge.purpose or 'no purpose given'}")
         for step in charge.steps:
-            typer.echo(f"   {step.label}: {step.mechanism} on users {step.start:,} to {step.stop - 1:,}")
-        if charge.steps and apart((step.start, step.stop - 1) for step in charge.steps):
+            where = f" on users {step.start:,} to {step.stop - 1:,}" if step.mechanism != EXTERNAL else ""
+            typer.echo(f"   {step.label}: {step.mechanism}{where}")
+        if len(charge.steps) > 1 and apart((step.start, step.stop - 1) for step in charge.steps):
             typer.echo(f"   {IN_PARALLEL}")
         if not charge.private:
             show.note(f"   NOT PRIVATE: run with the seed {charge.insecure_seed}.", "bold red", stderr=False)

@@ -98,6 +98,10 @@ EXPOSURE = data("Column that says how long, or how much, was counted in a row, o
 WEIGHT = data("Column that says how many times a row counts.")
 MAX_COUNT = data("Public largest count of a row, needed with --loss poisson; those beyond are cut off.")
 DELTA = privacy("Failure probability, well below 1 / number of users; else users^-1.5, at most 1e-6.")
+NEIGHBOURS = privacy(
+    "replace-one, or zero-out: whether a user's data was used at all, which most other libraries print.", "replace-one"
+)
+UNIT = privacy("What one user is called in what is shown, such as household; else user.")
 LEDGER = privacy("Ledger file of the data set: what would exceed its budget is refused.")
 _OF = "logistic, hinge, squared_hinge (classes); squared, huber, quantile, absolute (numbers); poisson (counts)."
 LOSS = model(_OF, LossName.logistic, metavar="NAME")

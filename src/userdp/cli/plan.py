@@ -30,6 +30,7 @@ def plan(
     features: int = o.data("Number of features.", ...),
     epsilon: o.Epsilon,
     delta: float | None = o.DELTA,
+    neighbours: str = o.NEIGHBOURS,
     loss: o.LossName = o.LOSS,
     classes: int | None = o.model("How many, with --loss logistic; else 2."),
     max_count: float | None = o.MAX_COUNT,
@@ -65,6 +66,7 @@ def plan(
             row_norm=row_norm,
             domain_radius=domain_radius,
             l2=l2,
+            neighbours=neighbours,
         )
     if plot is not None:
         from userdp.report.pictures import plot_plan

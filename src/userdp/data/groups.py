@@ -43,10 +43,10 @@ class Options:
             check_counts(max_rows_per_user=self.max_rows_per_user)
 
     def filled(self, cells: np.ndarray) -> np.ndarray:
-        """The cells with `fill_missing`, if it is given, in place of NaN; as they are without any."""
+        """The cells with `fill_missing`, if it is given, in place of NaN, in a type that holds it; else as they are."""
         if self.fill_missing is None or cells.dtype.kind != "f" or not (missing := np.isnan(cells)).any():
             return cells
-        return np.where(missing, cells.dtype.type(self.fill_missing), cells)
+        return np.where(missing, np.float64(self.fill_missing), cells)
 
     def float_type(self, given: np.dtype) -> np.dtype:
         """The type rows are kept in: as asked, else float32 stays and everything else becomes float64."""

@@ -163,7 +163,7 @@ def check_metrics(metrics: Sequence[str], kind: Kind, probabilities: bool) -> tu
         without = "" if probabilities or kind == "numbers" else " without probabilities"
         also = "; AUC and calibration are for two classes" if kind == "classes" and {*wrong} & {*METRICS} else ""
         raise ValueError(
-            f"Expected metrics of a model of {what}{without}, some of {', '.join(fitting)}; got "
+            f"metrics of a model of {what}{without} must be some of {', '.join(fitting)}, got "
             f"{', '.join(map(repr, wrong)) or 'none'}{also}. Nothing was spent."
         )
     return tuple(dict.fromkeys(asked))

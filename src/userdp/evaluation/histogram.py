@@ -60,7 +60,7 @@ class Histogram:
     def cumulative(self) -> np.ndarray:
         """(2, bins + 1): the fraction of each class's rows below each knot; rises from 0 to 1.
 
-        Sums of bins are off by more the more bins they are of; what a class's own count tells better is spread evenly.
+        Sums of bins are off by more the more bins they are of; what a class's own count shows better is spread evenly.
         """
         out = np.zeros((2, N_BINS + 1))
         for group, cells, found in zip(self.groups, self.cells, out, strict=True):
@@ -103,7 +103,7 @@ class Ranking:
     def unresolved(found: Histogram) -> float:
         """How far the order of margins within large or outer bins may move the AUC: half of the pairs in them.
 
-        Of other bins the influence tells all but a little, if margins are spread smoothly (docs/proofs.md, section 30).
+        In other bins the influence shows all but a little, if margins are spread smoothly (docs/proofs.md, section 30).
         """
         fractions = np.diff(found.cumulative, axis=1)
         hides = np.clip((fractions.max(axis=0) - _LARGE[0]) / (_LARGE[1] - _LARGE[0]), 0.0, 1.0)

@@ -39,11 +39,11 @@ from userdp.statistics.scores import CellFractions, ScoreMeans, ScoreSquares
 BINS, SCORES, SPREAD = "bins of scores", "scores", "spread of scores"
 _BINS_FRACTION, _SPREAD_FRACTION = 0.2, 0.06  # of the budget, in mu^2
 _BLOCK = 2048
-_MOST_NOISE = 0.25  # deviation, of a score's range, beyond which it tells nothing
+_MOST_NOISE = 0.25  # deviation, of a score's range, beyond which it is not informative
 _MOST_UNRESOLVED = 0.1  # of the AUC: beyond, what bins leave open hides it
 _TOO_FEW_BINS = (
-    "{names} of {whom}: not told. Margins are counted in bins, of width 0.5 from -5 to 5 with ends at -7 and 7; too "
-    "many are in one or two of these or beyond the ends, or the slope is above 5."
+    "{names} of {whom}: not released. Margins are counted in bins, of width 0.5 from -5 to 5 with ends at -7 and 7; "
+    "too many are in one or two of these or beyond the ends, or the slope is above 5."
 )
 _RADIUS = 1 + 1e-9  # that of the body around all possible vectors, in its own coordinates, with room for rounding
 _CLEAR = 3.0  # noise deviations that a level's count must be above 0
@@ -60,7 +60,8 @@ def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: i
     mu_squared = (1 - 1e-9) / gaussian_multiplier(budget, 1) ** 2
     fractions = {BINS: _BINS_FRACTION} if layout.needs_cells else {}
     fractions |= {SCORES: 1 - _SPREAD_FRACTION - _BINS_FRACTION * layout.needs_cells, SPREAD: _SPREAD_FRACTION}
-    enough = math.ceil(math.sqrt(len(layout.names(0)) / (fractions[SCORES] * mu_squared)) / _MOST_NOISE)
+    noise = budget.relative_noise * math.sqrt(len(layout.names(0)) / (fractions[SCORES] * mu_squared))
+    enough = math.ceil(noise / _MOST_NOISE)
     if n_users < enough:
         raise BudgetExceeded(
             f"Expected more than n_users={n_users} for scores at epsilon={budget.epsilon:g}, delta={budget.delta:g}: "
@@ -69,7 +70,8 @@ def evaluation_steps(layout: ScoreLayout, n_users: int, budget: Budget, start: i
         )
     steps = []
     for label, fraction in fractions.items():
-        clip = Clip(n_users, 1 / math.sqrt(fraction * mu_squared), block=_BLOCK, acute=label != SCORES)
+        multiplier, relation = 1 / math.sqrt(fraction * mu_squared), budget.neighbours
+        clip = Clip(n_users, multiplier, block=_BLOCK, acute=label != SCORES, neighbours=relation)
         steps.append(Step(label, start, start + n_users, clip))
     return tuple(steps)
 
@@ -216,7 +218,7 @@ def _block_scores(
     def part(name: str, unit: float = 1.0, sign: float = 1.0) -> Score:
         """Of one mean. What is beyond a threshold counts as far as it is above its noise.
 
-        The interval is that of the sum, which holds whoever is far out; but its low end is at least that of the first
+        The interval is that of the sum, which holds with outlying users; but its low end is at least that of the first
         part, since the second is not below 0. Half of the chance that it is too high is left to either.
         """
         value, gradient = mean(name)

@@ -97,7 +97,7 @@ def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, 
     A range that the model learned privately was released with it.
     """
     if limit is not None and not (isinstance(limit, int | float | np.number) and 0 < limit < math.inf):
-        raise ValueError(f"Expected loss_limit={limit!r} to be a finite number > 0.")
+        raise ValueError(f"loss_limit must be a finite number > 0, got {limit!r}.")
     kind = kind_of(model)
     if kind != "numbers":
         return Scale(max(_LARGEST_LOG_LOSS, 2 * math.log(len(model.classes_))) if limit is None else float(limit))
@@ -112,8 +112,8 @@ def scale_of(model: Any, limit: float | None = None, target_range: tuple[float, 
         low = high = math.nan
     if not (low < high and math.isfinite(high - low)):
         raise ValueError(
-            "Expected target_range=(lowest, highest), a public range of targets from what they mean and not from the "
-            "data: the model declares none. Nothing was spent."
+            "The model declares no range of targets: pass target_range=(lowest, highest), a public range from what "
+            "they mean and not from the data. Nothing was spent."
         )
     return Scale(high - low if limit is None else float(limit), low, high, getattr(last, "quantile", 0.5))
 
@@ -148,7 +148,7 @@ def read_rows(model: Any, X: Any, y: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     else:
         targets = positions("y", y, model.classes_.tolist())
     if len(targets) != len(sound):
-        raise ValueError("Expected y with one target per row of X, in one dimension.")
+        raise ValueError("y must have one target per row of X, in one dimension.")
     return features, targets, sound
 
 
@@ -227,11 +227,11 @@ def _check_columns(model: Any, X: Any) -> None:
         held = set(getattr(X, "column_names", names))
         missing = [str(name) for name in named if name not in held]
         if missing:
-            raise ValueError(f"Expected X with the columns of the fit: {', '.join(missing[:5])} is missing.")
+            raise ValueError(f"X must have the columns of the fit: {', '.join(missing[:5])} is missing.")
     elif described is None or isinstance(X, np.ndarray) or is_sparse(X):
         width: int | None = getattr(model, "n_features_in_", None)
         if width is not None and len(getattr(X, "shape", ())) == 2 and X.shape[1] != width:
-            raise ValueError(f"Expected X with the {width} features of the fit, got {X.shape[1]}.")
+            raise ValueError(f"X must have the {width} features of the fit, got {X.shape[1]}.")
 
 
 def taken(rows: Any, places: np.ndarray) -> Any:

@@ -45,9 +45,9 @@ class CurvePoint:
 class Scores:
     """All scores of one release, for everybody and by declared level.
 
-    curve: of calibration, if that was asked for; confidence: of intervals; weigh: whether each person counts once or
-    each row; limit: the log loss or error that a row counts at most, and clipped: about which fraction of rows has a
-    larger log loss, where the histogram shows it; notes: why a score is not released, where that is not for noise.
+    curve: of calibration, if that was asked for; confidence: of intervals; weigh: "people" if each user counts once,
+    "rows" if each row does; limit: the log loss or error that a row counts at most; clipped: about which fraction of
+    rows has a larger log loss, where the histogram shows it; notes: why a score is not released, other than for noise.
     """
 
     scores: Mapping[str, Score]

@@ -36,17 +36,29 @@ LOSSES: Mapping[str, Loss | Callable[..., Loss]] = {name: getattr(standard, name
 
 
 def loss(name: str, **parameters: Any) -> Loss:
-    """The loss of this name, e.g. loss("logistic"), loss("huber", threshold=0.5)."""
+    """The loss of this name: loss("logistic"), loss("huber", threshold=0.5).
+
+    Parameters
+    ----------
+    name : str
+        One of `LOSSES`.
+    **parameters
+        Those of the loss, if it has any.
+
+    Returns
+    -------
+    Loss
+    """
     if name not in LOSSES:
-        raise ValueError(f"Expected loss={name!r} to be one of {', '.join(sorted(LOSSES))}: or make one with custom().")
+        raise ValueError(f"loss must be one of {', '.join(sorted(LOSSES))}, got {name!r}: or make one with custom().")
     found = LOSSES[name]
     if name in ("multinomial", "one_vs_rest") and "n_classes" not in parameters:
         raise ValueError(
-            f"Expected the number of classes with the {name} loss: pass losses.{name}(3), say, or "
+            f"The {name} loss needs the number of classes: pass losses.{name}(3), say, or "
             f'loss("{name}", n_classes=3), in place of the name.'
         )
     if not isinstance(found, Loss):
         return found(**parameters)
     if parameters:
-        raise TypeError(f"Expected no parameters for the {name} loss, got {', '.join(parameters)}: leave them out.")
+        raise TypeError(f"The {name} loss has no parameters, got {', '.join(parameters)}: leave them out.")
     return found

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from userdp._validate import check_positive
+
 SlopeBound = float | Callable[[float, float], float]
 Function = Callable[[Any, Any], Any]  # of predictions and targets
 
@@ -25,9 +27,9 @@ class Loss:
     the slope grows with them. `curvature` is the largest derivative of the slope, infinite for a non-smooth loss. With
     `n_outputs` = k > 1 the weights are a flattened (k, d) matrix, predictions have k columns and so has what `slope`
     returns; the bounds are then on the norm of a row's slope and on the largest eigenvalue of its Jacobian.
-    `may_raise` says that the functions come from outside: they may raise, or mix rows, so that whoever works for many
-    users calls them with one user's rows at a time. Those of this package never raise, compute a row's result of that
-    row alone, always in the same way, and return numbers of the predictions' type.
+    `may_raise` says that the functions come from outside: they may raise, or mix rows, so that they are called with one
+    user's rows at a time. Those of this package never raise, compute a row's result from that row alone, always in the
+    same way, and return numbers of the predictions' type.
     `typical_prediction` is how large predictions of a good model are (root mean square), if the loss says so itself: 1
     for hinge losses, whose predictions gather at the margins -1 and 1.
     `usual_curvature` is, where that varies by powers of ten, about the mean derivative of the slope if predictions have
@@ -84,21 +86,21 @@ class Loss:
         `target_bound` (largest |target|) and `weight_norm` (largest |w|, a domain's `largest_norm`) are needed only
         by losses whose slope grows with them, such as squared.
         """
-        check_positive("row_norm", row_norm, "declare a bound on the norm of a row")
+        check_positive(row_norm=row_norm)
         if not callable(self.slope_bound):
             return self.slope_bound * row_norm
         if weight_norm is not None and target_bound is None and self.classifies:
             target_bound = 1.0
         if target_bound is None or weight_norm is None:
             raise ValueError(
-                f"Expected target_bound={target_bound} and weight_norm={weight_norm} to be numbers: the slope of the "
-                f"{self.name} loss grows with both; pass the largest |target| and the domain's largest_norm."
+                f"The slope of the {self.name} loss grows with targets and weights, got target_bound={target_bound}, "
+                f"weight_norm={weight_norm}: pass the largest |target| and the domain's largest_norm."
             )
         return self.slope_bound(row_norm * weight_norm, target_bound) * row_norm
 
     def smoothness(self, row_norm: float) -> float:
         """Lipschitz constant of the gradient over rows with |x| <= row_norm: curvature * row_norm^2, or infinity."""
-        check_positive("row_norm", row_norm, "declare a bound on the norm of a row")
+        check_positive(row_norm=row_norm)
         return self.curvature * row_norm * row_norm
 
 
@@ -128,11 +130,6 @@ def _find(loss: Loss) -> tuple[Loss, Callable[..., Loss], tuple[Any, ...]] | Non
         return None
 
 
-def check_positive(name: str, value: float, remedy: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"Expected {name}={value} > 0 and finite: {remedy}.")
-
-
 # Predictions and targets, of classes as of numbers, on which losses of one's own are tried.
 _PREDICTIONS, _TARGETS = np.linspace(-1.0, 1.0, 5), np.array([0.0, 1.0, 1.0, 0.0, 1.0])
 _PREDICTIONS.flags.writeable = _TARGETS.flags.writeable = False
@@ -148,16 +145,30 @@ def custom(
 ) -> Loss:
     """A loss from two Python functions of arrays (predictions, targets), which return one number for each row.
 
-    `lipschitz` is the largest |slope|, a number or a function of (largest |prediction|, largest |target|);
-    `smoothness` the largest derivative of the slope: both for rows of norm 1, as in `Loss`. Each call has one user's
-    rows; an exception inside `slope` turns that user's gradient into NaN. Both functions are tried on five rows here.
+    Each call has one user's rows; an exception inside `slope` turns that user's gradient into NaN. Both functions are
+    tried on five rows here.
+
+    Parameters
+    ----------
+    name : str
+        How the loss is called.
+    value, slope : callable
+        The loss of each row, and its derivative in the prediction.
+    lipschitz : float or callable
+        The largest |slope|, or a function of (largest |prediction|, largest |target|) where it grows.
+    smoothness : float
+        The largest derivative of the slope; infinite for a non-smooth loss.
+
+    Returns
+    -------
+    Loss
     """
     if not (callable(value) and callable(slope)):
-        raise TypeError(f"Expected value and slope of the {name} loss to be functions of (predictions, targets).")
+        raise TypeError(f"value and slope of the {name} loss must be functions of (predictions, targets).")
     if not callable(lipschitz):
-        check_positive("lipschitz", lipschitz, "pass the largest |slope|, or a function where it grows")
+        check_positive(lipschitz=lipschitz)
     if not smoothness > 0:
-        raise ValueError(f"Expected smoothness={smoothness} > 0: pass math.inf for a non-smooth loss.")
+        raise ValueError(f"smoothness must be > 0, got {smoothness}: pass math.inf for a non-smooth loss.")
     _check_function(f"the value of the {name} loss", value)
     _check_function(f"the slope of the {name} loss", slope)
     return Loss(name, value, slope, slope_bound=lipschitz, curvature=smoothness)
@@ -172,19 +183,16 @@ def _check_function(what: str, function: Function) -> None:
             found, first = np.asarray(function(_PREDICTIONS, _TARGETS)), function(_PREDICTIONS[:2], _TARGETS[:2])
     except Exception as error:
         raise ValueError(
-            f"Expected {what} to work on arrays of predictions and targets, but it raised {type(error).__name__}: "
-            f"{error}. Use np.where in place of if, and np.exp and the like in place of math.exp; or, slower, "
-            "np.vectorize."
+            f"{what} must work on arrays of predictions and targets, but it raised {type(error).__name__}: {error}. "
+            "Use np.where in place of if, and np.exp and the like in place of math.exp; or, slower, np.vectorize."
         ) from error
     if found.shape != (rows,) or found.dtype.kind not in "iuf" or np.any(np.isinf(found)):
         raise ValueError(
-            f"Expected {what} to be an array of {rows} numbers, finite or NaN, for {rows} predictions and targets, got "
+            f"{what} must be an array of {rows} numbers, finite or NaN, for {rows} predictions and targets, got "
             f"{found.tolist()!r}: return one number for each row, and use np.where in place of if."
         )
     if not np.allclose(first, found[:2], equal_nan=True):
-        raise ValueError(
-            f"Expected {what} to be computed of each row by itself: it changed as other rows were left out."
-        )
+        raise ValueError(f"{what} must be computed from each row by itself: it changed when other rows were left out.")
 
 
 def floats(predictions: npt.ArrayLike) -> np.ndarray:
@@ -203,9 +211,9 @@ def smoothed(loss: Loss, width: float) -> Loss:
     Constants: |slope| as before, where it does not grow; slope' <= (largest |slope|) / width. The averaged loss is
     above the loss by at most (largest |slope|) * width / 2. For losses of one output with a bounded slope.
     """
-    check_positive("width", width, "it is the length over which the loss is averaged")
+    check_positive(width=width)
     if callable(loss.slope_bound) or loss.n_outputs > 1:
-        raise ValueError(f"Expected a loss of one output and bounded slope, got {loss.name}: it needs no smoothing.")
+        raise ValueError(f"Only losses of one output and bounded slope are smoothed, got {loss.name}.")
     width = float(width)
 
     def value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
@@ -232,5 +240,5 @@ def weighted(loss: Loss) -> Loss:
     weight is above 1. For losses of this package.
     """
     if loss.may_raise or loss.unweighted is not None:
-        raise ValueError(f"Expected a loss of userdp without weights, got {loss.name}: use one of userdp.losses.")
+        raise ValueError(f"Only unweighted losses of userdp get weights, got {loss.name}: use one of userdp.losses.")
     return register(replace(loss, name=f"weighted {loss.name}", unweighted=loss), weighted, loss)

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from userdp.losses.base import Function, Loss, SlopeBound, check_positive, floats, register
+from userdp._validate import check_counts, check_positive
+from userdp.losses.base import Function, Loss, SlopeBound, floats, register
 
 # The names under which `losses.loss` finds them, too.
 __all__ = [
@@ -158,7 +159,7 @@ def smoothed_hinge(width: float = 1.0) -> Loss:
     slope -sign * clip(u/width, 0, 1). It is within width/2 of the hinge.
     Constants: |slope| <= 1 by the clip; slope' is 0 or 1/width.
     """
-    check_positive("width", width, "it is the length over which the slope changes")
+    check_positive(width=width)
     width = float(width)
 
     def value(gaps: np.ndarray) -> np.ndarray:
@@ -202,7 +203,7 @@ def quantile(level: float = 0.5) -> Loss:
     Constants: |slope| <= max(level, 1 - level); the slope jumps at 0, so no smoothness.
     """
     if not 0.0 < level < 1.0:
-        raise ValueError(f"Expected 0 < level={level} < 1: pass a quantile such as 0.5 for the median.")
+        raise ValueError(f"level must be above 0 and below 1, got {level}: pass 0.5 for the median.")
     level = float(level)
     return _pinball(f"quantile({level:g})", 1.0 - level, level, (quantile, level))
 
@@ -215,7 +216,7 @@ def huber(threshold: float = 1.0) -> Loss:
     slope e clipped to [-threshold, threshold].
     Constants: |slope| <= threshold by the clip; slope' is 0 or 1.
     """
-    check_positive("threshold", threshold, "it is the error at which the loss turns linear")
+    check_positive(threshold=threshold)
     threshold = float(threshold)
 
     def value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
@@ -264,11 +265,6 @@ def _multinomial_value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> An
     return (np.log(_sum(np.exp(lines))) - _sum(np.where(members > 0.0, lines, 0.0 * members))) * usable
 
 
-def _check_classes(n_classes: int) -> None:
-    if not (isinstance(n_classes, int) and n_classes >= 2):
-        raise ValueError(f"Expected n_classes={n_classes} to be an integer >= 2: declare how many classes there are.")
-
-
 @functools.cache
 def multinomial(n_classes: int) -> Loss:
     """Softmax cross-entropy for several classes, target one of 0 .. n_classes - 1.
@@ -279,7 +275,7 @@ def multinomial(n_classes: int) -> Loss:
     all the mass, so sqrt(2); diag(s) - s s^T has row sums of absolute values 2 s_c (1 - s_c) <= 1/2, so by
     Gershgorin its eigenvalues are <= 1/2, reached with two classes at one half.
     """
-    _check_classes(n_classes)
+    check_counts(at_least=2, n_classes=n_classes)
     more: dict[str, Any] = {"made_by": (multinomial, n_classes), "n_outputs": n_classes, "differences": True}
     return _loss(f"multinomial({n_classes})", _multinomial_value, _multinomial_slope, math.sqrt(2.0), 0.5, **more)
 
@@ -293,7 +289,7 @@ def one_vs_rest(n_classes: int) -> Loss:
     -s_c max(0, 1 - s_c p_c). As scikit-learn's LinearSVC, in one problem.
     Constants: |slope| <= sqrt(n_classes) + |p| by the triangle inequality; its Jacobian is diagonal, of zeros and ones.
     """
-    _check_classes(n_classes)
+    check_counts(at_least=2, n_classes=n_classes)
 
     def value(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> Any:
         return 0.5 * _sum(np.square(_one_vs_rest_gaps(predictions, targets)[1]))
@@ -339,7 +335,7 @@ def poisson(largest: float = 1.0) -> Loss:
     deviance over `largest`; slope e'(z) - y. Here e(z) = exp(z) up to 0 and goes on as 1 + z: no count is larger.
     Constants: 0 <= e' <= 1 and 0 <= y <= 1, so |slope| <= 1; slope' = exp(z) <= 1, or 0 beyond.
     """
-    check_positive("largest", largest, "it is the largest count that there can be")
+    check_positive(largest=largest)
     shift = math.log(largest)
 
     def usual(mean: float, variance: float) -> float:

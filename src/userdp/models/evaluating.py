@@ -17,8 +17,8 @@ from userdp.evaluation.coordinates import MOST_LEVELS, ScoreLayout, check_metric
 from userdp.evaluation.release import evaluation_steps, released_scores
 from userdp.evaluation.row_losses import compared, kind_of, read_rows, scale_of
 from userdp.evaluation.scores import Score, Scores
-from userdp.models.sklearn_compat import Execution, documented, owners, read_targets, read_weights
-from userdp.privacy.accounting import Budget, budget_for
+from userdp.models.sklearn_compat import Execution, documented, owners, read_targets, read_weights, unit_word
+from userdp.privacy.accounting import REPLACE_ONE, Budget, budget_for
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan, Step
@@ -93,6 +93,8 @@ def evaluate(
     privacy_unit: str = "user",
     purpose: str = "",
     insecure_seed: int | None = None,
+    neighbours: str = REPLACE_ONE,
+    unit: str | None = None,
 ) -> Evaluation:
     """How good a model is on people that it has not seen: each metric with an interval, private for whole users.
 
@@ -102,8 +104,9 @@ def evaluate(
     and are left out of AUC and calibration. A score that noise hides, of a class or level that few people have, or that
     the bins of margins cannot tell is NaN with the widest interval.
 
-    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data, for
-    the people of X; what the model tells of those it was fitted on is not part of it.
+    Guarantee: the result is (epsilon, delta)-differentially private for `neighbours` among the users of X (one user's
+    whole data is replaced, or with "zero-out" adds nothing); what the model says of those it was fitted on is not part
+    of it.
     Proof: docs/proofs.md, section 30.
 
     >>> import numpy as np
@@ -117,9 +120,10 @@ def evaluate(
     >>> bool(0.85 < found["auc"].value < 0.95)  # it is .90
     True
     """
-    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    budget_for(epsilon, delta, 1, neighbours)  # refuses what makes no sense, before anything is read
     engine = Execution.of(execution).without("evaluate", "checkpoint").engine
     check_purpose(purpose)
+    word = unit_word(privacy_unit, unit)
     if groups is None:
         owners(None, privacy_unit, 0)  # says that they are missing, before anything else is wrong
     layout = evaluation_layout(
@@ -145,9 +149,9 @@ def evaluate(
     def rows() -> np.ndarray:
         return layout.rows(compared(model, *read, layout.scale, exposed), own)
 
-    budget = budget_for(epsilon, delta, places.n_users)
+    budget = budget_for(epsilon, delta, places.n_users, neighbours)
     opened = Ledger.open(ledger) if isinstance(ledger, str) else ledger
-    run: dict[str, Any] = {"engine": engine, "insecure_seed": insecure_seed, "unit": privacy_unit}
+    run: dict[str, Any] = {"engine": engine, "insecure_seed": insecure_seed, "unit": word}
     source = Source.of(y, groups)
     return evaluate_users(places, rows, layout, budget, confidence, opened, purpose=purpose, source=source, **run)
 

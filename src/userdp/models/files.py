@@ -38,7 +38,7 @@ from userdp.models.pipelines import check_steps
 from userdp.models.scaling import PrivateStandardScaler, PublicScaler, public_range
 from userdp.models.sklearn_compat import OF_SOLVER, mode_now
 from userdp.models.targets import Classes
-from userdp.privacy.accounting import Budget
+from userdp.privacy.accounting import REPLACE_ONE, Budget
 from userdp.privacy.statement import AffectedUsers, Statement
 from userdp.solvers.planner import Solver
 from userdp.solvers.solver import Result, Uncertainty
@@ -290,7 +290,7 @@ def _check_types(record: dict[str, Any]) -> None:
     _expect(record["n_features"] >= 1 and finite, "numbers out of range")
     _expect(not set(record["parameters"]) & set(NOT_KEPT), "parameters that no model keeps")
     privacy = record["privacy"]
-    Budget(privacy["epsilon"], privacy["delta"])
+    Budget(privacy["epsilon"], privacy["delta"], privacy.get("relation", REPLACE_ONE))
     _expect(privacy["unit"] in ("user", "row"), "an unknown privacy unit")
     _expect(privacy["private"] is (privacy["insecure_seed"] is None), "privacy that contradicts itself")
     _expect(type(privacy["n_users"]) is int and type(privacy["warning"]) is str, "privacy of wrong types")

@@ -21,7 +21,7 @@ from userdp.losses import loss as loss_of_name
 from userdp.models.evaluating import HeldOut
 from userdp.models.learned_columns import Preparation
 from userdp.models.sklearn_compat import Execution, documented
-from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, fits
+from userdp.privacy.accounting import REPLACE_ONE, Budget, BudgetExceeded, budget_for, fits
 from userdp.privacy.curator import Curator
 from userdp.privacy.journal import Journal
 from userdp.privacy.ledger import Ledger
@@ -74,10 +74,12 @@ def minimize(
     ledger: Ledger | None = None,
     purpose: str = "minimize",
     insecure_seed: int | None = None,
+    neighbours: str = REPLACE_ONE,
 ) -> Result:
     """Weights in `domain` with small expected loss, private for every user.
 
-    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
+    Guarantee: the result is (epsilon, delta)-differentially private for neighbours of this relation: one user's whole
+    data is replaced, or with "zero-out" adds nothing to any total.
 
     >>> import numpy as np
     >>> from userdp import Ball, UserData
@@ -102,7 +104,7 @@ def minimize(
         loss_of_name(loss) if isinstance(loss, str) else loss,
         data,
         domain,
-        budget_for(epsilon, delta, data.n_users),
+        budget_for(epsilon, delta, data.n_users, neighbours),
         rows_per_user,
         solver,
         Execution.of(execution),
@@ -133,7 +135,7 @@ def fitted(
     allow_weak: bool = True,
     first: Preparation | None = None,
     held_out: HeldOut | None = None,
-    privacy_unit: str = "user",
+    unit: str = "user",
 ) -> Result:
     """`minimize`, with what else estimators have.
 
@@ -141,7 +143,7 @@ def fitted(
     users who are kept from training, and scored with what was found; without allow_weak a plan is refused that promises
     no useful model.
 
-    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
+    Guarantee: the result is private as the budget says, for neighbours of its relation.
     """
     if not data.has_targets:
         raise ValueError("Expected data with targets: pass y=, or target=, when loading. Nothing was spent.")
@@ -180,7 +182,9 @@ def fitted(
             certified = Plan(data.n_users, (*before, *option.plan.certified.steps, *after))
             if not before or all(fits(cost, budget) for cost in certified.costs):
                 break
-            left = Budget(_LESS * left.epsilon, left.delta)  # tests and samples compose worse than Gaussian noise does
+            left = replace(
+                left, epsilon=_LESS * left.epsilon
+            )  # tests and samples compose worse than Gaussian noise does
         else:
             raise BudgetExceeded(
                 "Expected a budget with room for this solver besides what is learned first: declare the columns and "
@@ -197,7 +201,7 @@ def fitted(
             engine=execution.engine,
             insecure_seed=insecure_seed,
             checkpoint=checkpoint,
-            unit=privacy_unit,
+            unit=unit,
         )
         with closing(curator):
             if first is not None:

@@ -132,7 +132,7 @@ class Intervals:
         if found.shrunk is not None:
             coef = coef + found.shrunk
         affected = self.privacy_.affected_users
-        notes = [*([] if affected is None else [affected.in_words(self.privacy_.unit)]), *self.notes_]
+        notes = [*([] if affected is None else [affected.in_words(self.privacy_.word)]), *self.notes_]
         note = "\n".join(textwrap.fill(words, 100) for words in notes)
         title = title_of(type(self).__name__, self.privacy_)
         return Summary.of(names, coef, np.diag(found.noise), np.diag(found.sampling), level, title, note=note)
@@ -202,4 +202,4 @@ def notes_on(unresolved: dict[str, int | None], total_error: float, budget: Stat
 
 def title_of(what: str, privacy: Statement) -> str:
     """What was estimated, of how many users and at which budget."""
-    return f"{what}, {privacy.n_users:,} {privacy.unit}s, epsilon {privacy.epsilon:g}, delta {privacy.delta:.2g}"
+    return f"{what}, {privacy.n_users:,} {privacy.word}s, epsilon {privacy.epsilon:g}, delta {privacy.delta:.2g}"

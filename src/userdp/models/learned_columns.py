@@ -89,7 +89,7 @@ class Preparation:
         worst = max(steps, key=self._clear)
         if (clear := self._clear(worst)) <= _LEAST_SHARE:
             return steps, left
-        larger = (Budget(budget.epsilon * 1.1**power, budget.delta) for power in range(1, _TRIES))
+        larger = (replace(budget, epsilon=budget.epsilon * 1.1**power) for power in range(1, _TRIES))
         enough = (one.epsilon for one in larger if max(map(self._clear, self._steps(one)[0])) <= _LEAST_SHARE)
         epsilon = next(enough, None)
         remedy = "a larger epsilon" if epsilon is None else f"an epsilon of about {epsilon:.2g}"
@@ -111,8 +111,10 @@ class Preparation:
                     "Expected delta > 0 for levels that are learned privately (column "
                     f"{next(iter(self._levels))!r}): declare them, or leave delta out. Nothing was spent."
                 )
-            ranges = Clip(n, (1 + 1e-9) / (fraction * budget.epsilon), block=4096, laplace=True)
-            steps, left = [Step(self._ranges, 0, n, ranges)], Budget(budget.epsilon * (1 - fraction) * (1 - 1e-9), 0.0)
+            multiplier_of_all = (1 + 1e-9) / (fraction * budget.epsilon)
+            ranges = Clip(n, multiplier_of_all, block=4096, laplace=True, neighbours=budget.neighbours)
+            steps = [Step(self._ranges, 0, n, ranges)]
+            left = replace(budget, epsilon=budget.epsilon * (1 - fraction) * (1 - 1e-9))
         else:
             failure = _FAILURE_FRACTION * budget.delta if self._levels else 0.0
             mu_squared = (1 - 1e-8) / gaussian_multiplier(budget, 1, Cost(failure=failure)) ** 2
@@ -122,19 +124,21 @@ class Preparation:
 
             steps = []
             if self._n_ranges:
-                ranges = Clip(n, multiplier(self._n_ranges), block=4096, acute=True)
+                noise = multiplier(self._n_ranges)
+                ranges = Clip(n, noise, block=4096, acute=True, neighbours=budget.neighbours)
                 steps.append(Step(self._ranges, 0, n, ranges))
             for name, column in self._levels.items():
                 sizes = (column.levels_per_user, column.max_levels, _WORDS)
                 try:
-                    vocabulary = Vocabulary(n, multiplier(1), failure / len(self._levels), *sizes)
+                    chance = failure / len(self._levels)
+                    vocabulary = Vocabulary(n, multiplier(1), chance, *sizes, neighbours=budget.neighbours)
                 except ValueError:
                     raise BudgetExceeded(
                         f"Expected a larger epsilon or delta to learn {_LEVELS.format(name)} privately: there is no "
                         "threshold that hides what one user alone has. Declare them in the columns. Nothing was spent."
                     ) from None
                 steps.append(Step(_LEVELS.format(name), 0, n, vocabulary))
-            left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta), budget.delta)
+            left = replace(budget, epsilon=epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta))
         return steps, left
 
     def _clear(self, step: Step) -> float:

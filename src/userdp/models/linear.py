@@ -55,9 +55,10 @@ from userdp.models.sklearn_compat import (
     read_rows,
     read_targets,
     read_weights,
+    unit_word,
 )
 from userdp.models.targets import Targets, is_private
-from userdp.privacy.accounting import budget_for
+from userdp.privacy.accounting import REPLACE_ONE, Budget, budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.statement import Statement
 from userdp.solvers.planner import Solver
@@ -135,6 +136,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
     execution: Execution | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
+    neighbours: str = REPLACE_ONE
+    unit: str | None = None
     public_X: Any = None
     unprotected_checks: bool = False
     purpose: str = ""
@@ -152,8 +155,9 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         the described columns. Row i counts sample_weight[i] times (from 0 to `max_weight`; 0 if that is no number) in
         its user's mean, which is over all of the user's rows.
 
-        Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
-        one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
+        Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private for `neighbours`: one
+        user's whole data is replaced, or with "zero-out" adds nothing to any total; unless seeded, and but for what
+        `unprotected_checks` tells.
         """
         return self._fit_rows(X, y, groups, sample_weight=sample_weight)
 
@@ -349,8 +353,11 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             "versions": self.facts_["versions"],
         }
 
+    def _budget(self, n_users: int) -> Budget:
+        return budget_for(self.epsilon, self.delta, n_users, self.neighbours)
+
     def _check_parameters(self) -> None:
-        budget_for(self.epsilon, self.delta, 1)
+        self._budget(1), unit_word(self.privacy_unit, self.unit)
         Solver.of(self.solver), Execution.of(self.execution)
         check_counts(max_rows_per_user=self.max_rows_per_user)
         check_purpose(self.purpose)
@@ -492,7 +499,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             loss,
             data,
             Ball(self._radius()),
-            budget_for(self.epsilon, self.delta, data.n_users),
+            self._budget(data.n_users),
             self._rows_per_user,
             Solver.of(self.solver),
             Execution.of(self.execution),
@@ -505,7 +512,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             first=first,
             held_out=held_out,
             inference=fraction_of(self.inference),
-            privacy_unit=self.privacy_unit,
+            unit=unit_word(self.privacy_unit, self.unit),
         )
         n_features = data.n_features if first is None else first.n_features
         kept = np.arange(n_features)
@@ -552,10 +559,10 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         by_far = far_from_resolved(self.unresolved_, guarantee.n_users)
         found = [self.result_.message, *notes_on(by_far, self.result_.total_error, guarantee)]
         if affected is not None and affected.clear:
-            found.append(affected.in_words(guarantee.unit))
+            found.append(affected.in_words(guarantee.word))
         if guarantee.delta * guarantee.n_users >= 1:
             found.append(
-                f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.unit}s: it would "
+                f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.word}s: it would "
                 "even allow publishing somebody's data outright. Choose it well below."
             )
         for text in filter(None, found):

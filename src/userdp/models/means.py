@@ -16,9 +16,17 @@ from userdp.data.schema import numbers
 from userdp.data.source import Source, check_purpose, column_name
 from userdp.data.users import RemoteUsers, UserData
 from userdp.models.intervals import Summary, fraction_of, title_of
-from userdp.models.sklearn_compat import Execution, UtilityWarning, documented
+from userdp.models.sklearn_compat import Execution, UtilityWarning, documented, unit_word
 from userdp.paper.outlier_removal import OutlierRemoval, radius_grid
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, budget_for, gaussian_multiplier, least_enough
+from userdp.privacy.accounting import (
+    REPLACE_ONE,
+    Budget,
+    BudgetExceeded,
+    Cost,
+    budget_for,
+    gaussian_multiplier,
+    least_enough,
+)
 from userdp.privacy.clip import Clip
 from userdp.privacy.curator import Curator
 from userdp.privacy.ledger import Ledger
@@ -169,6 +177,8 @@ def private_mean(
     execution: Execution | None = None,
     insecure_seed: int | None = None,
     purpose: str = "",
+    neighbours: str = REPLACE_ONE,
+    unit: str | None = None,
 ) -> MeanResult:
     """The mean of the users' means of their rows, private for whole users; every user counts the same.
 
@@ -189,7 +199,8 @@ def private_mean(
     Features share one noise level: scale them to similar sizes (`userdp.PublicScaler`). Of values that are millions of
     times larger than their differences take off a public number.
 
-    Guarantee: the result is (epsilon, delta)-differentially private under replacement of one user's whole data.
+    Guarantee: the result is (epsilon, delta)-differentially private for `neighbours`: one user's whole data is
+    replaced, or with "zero-out" adds nothing.
     Paper: Alg. 1, lines 10-22 of one phase, calibrated.
 
     >>> rng = np.random.default_rng(0)
@@ -203,7 +214,7 @@ def private_mean(
             "Expected groups, the user id of each row: pass range(len(X)) only if every row is somebody else's. "
             "Nothing was spent."
         )
-    budget_for(epsilon, delta, 1)  # refuses what makes no sense, before anything is read
+    budget_for(epsilon, delta, 1, neighbours)  # refuses what makes no sense, before anything is read
     engine = Execution.of(execution).without("private_mean", "checkpoint").engine
     fraction = fraction_of(inference, DEFAULT_FRACTION)
     check_purpose(purpose)
@@ -216,10 +227,11 @@ def private_mean(
         max_rows_per_user=max_rows_per_user,
         insecure_seed=insecure_seed,
     )
-    budget = budget_for(epsilon, delta, data.n_users)
+    budget = budget_for(epsilon, delta, data.n_users, neighbours)
     check_delta(budget, data.n_users, insecure_seed)
     entry = source.entry(purpose, "private_mean")
     run: dict[str, Any] = {"ledger": ledger, "engine": engine, "insecure_seed": insecure_seed, "purpose": entry}
+    run["unit"] = unit_word("user", unit)
     found = mean_of_users(data, budget, spread, outliers, fraction, **run)
     return replace(found, purpose=purpose, source=source, names=names)
 
@@ -301,17 +313,20 @@ class MeanSteps:
     def of(n_users: int, mu_squared: float, fraction: float | None, location: OutlierRemoval) -> MeanSteps:
         """Those that together cost this mu^2, a fraction of it for the spread, beside the location.
 
-        Without a fraction it is the mean alone.
+        Without a fraction it is the mean alone. All are for the location's relation of neighbours.
         """
+
+        def clip(mu_squared: float, acute: bool = False) -> Clip:
+            return Clip(n_users, 1 / math.sqrt(mu_squared), acute=acute, neighbours=location.neighbours)
+
         if fraction is None:
-            return MeanSteps(location, Clip(n_users, 1 / math.sqrt(mu_squared)))
+            return MeanSteps(location, clip(mu_squared))
         left = (1 - fraction) * mu_squared
         sizes = None
         if location.probes > 1:  # else one width is public, which nobody exceeds
-            sizes = Clip(n_users, 1 / math.sqrt(_SIZES * left), acute=True)
+            sizes = clip(_SIZES * left, acute=True)
             left = (1 - _SIZES) * left
-        spread = Clip(n_users, 1 / math.sqrt(fraction * mu_squared), acute=True)
-        return MeanSteps(location, Clip(n_users, 1 / math.sqrt(left)), spread, sizes)
+        return MeanSteps(location, clip(left), clip(fraction * mu_squared, acute=True), sizes)
 
     @property
     def plan(self) -> Plan:
@@ -483,6 +498,7 @@ def _best(
                 outliers=math.ceil(max(outliers * n_users, clear * test_std)),
                 test_std=test_std,
                 radii=radii,
+                neighbours=budget.neighbours,
             )
         except ValueError:  # too little budget, or too few users, for this fraction
             continue

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from userdp.data.source import Source, check_purpose
 from userdp.data.users import UserData
 from userdp.models.means import column_names, mean_of_users
-from userdp.models.sklearn_compat import Execution, PrivateEstimator, documented, owners, read_rows
-from userdp.privacy.accounting import budget_for
+from userdp.models.sklearn_compat import Execution, PrivateEstimator, documented, owners, read_rows, unit_word
+from userdp.privacy.accounting import REPLACE_ONE, budget_for
 from userdp.privacy.ledger import Ledger
 from userdp.solvers.planner import check_delta
 
@@ -76,7 +76,8 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     Users who are far from the others count less, or not at all (`private_mean`), which pulls means of skewed features
     towards the bulk.
 
-    Guarantee: mean_ and scale_ are (epsilon, delta)-differentially private under replacement of one user's whole data.
+    Guarantee: mean_ and scale_ are (epsilon, delta)-differentially private for `neighbours`: one user's whole data is
+    replaced, or with "zero-out" adds nothing.
     They come on top of what a model costs: give both the same `ledger`.
     """
 
@@ -90,14 +91,17 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     execution: Execution | None = None
     insecure_seed: int | None = None
     privacy_unit: str = "user"
+    neighbours: str = REPLACE_ONE
+    unit: str | None = None
     purpose: str = ""
 
     @np.errstate(all="ignore")
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; groups[i] is the user who owns row i."""
-        budget_for(self.epsilon, self.delta, 1)  # refuses what makes no sense, before anything else
+        budget_for(self.epsilon, self.delta, 1, self.neighbours)  # refuses what makes no sense, before anything else
         engine = Execution.of(self.execution).without(type(self).__name__, "checkpoint").engine
         check_purpose(self.purpose)
+        unit = unit_word(self.privacy_unit, self.unit)
         self._warn_of_surroundings(stacklevel=2)
         if groups is None:
             owners(None, self.privacy_unit, 0)  # says that they are missing, before anything else is wrong
@@ -112,12 +116,12 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
             max_rows_per_user=self.max_rows_per_user,
             insecure_seed=self.insecure_seed,
         )
-        budget = budget_for(self.epsilon, self.delta, data.n_users)
+        budget = budget_for(self.epsilon, self.delta, data.n_users, self.neighbours)
         check_delta(budget, data.n_users, self.insecure_seed)
         purpose = source.entry(self.purpose, f"{type(self).__name__}.fit")
         # Means are at most sqrt(d) from 0, so no two are farther apart than twice that.
         spread, seed = (1e-6, 2 * math.sqrt(self.n_features_in_)), self.insecure_seed
-        run: dict[str, Any] = {"engine": engine, "insecure_seed": seed, "unit": self.privacy_unit}
+        run: dict[str, Any] = {"engine": engine, "insecure_seed": seed, "unit": unit}
         run |= {"ledger": self._opened_ledger(), "purpose": purpose}
         released = mean_of_users(data, budget, spread, _OUTLIERS, **run)
         means, squares = np.split(released.mean, 2)

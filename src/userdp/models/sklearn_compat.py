@@ -27,7 +27,7 @@ from userdp.data.schema import collected, matrix, numbers
 from userdp.data.sparse import is_sparse, sparse_rows
 from userdp.privacy.curator import Engine
 from userdp.privacy.journal import Journal
-from userdp.privacy.ledger import Ledger
+from userdp.privacy.ledger import Ledger, check_unit
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 NO_GROUPS = (
@@ -52,7 +52,7 @@ _LOGGED = (
 )
 # What parameters mean that several estimators, or functions, have.
 _PARAMETERS = {
-    "epsilon": "Privacy loss allowed, for whole users under replacement; 1 is a common choice.",
+    "epsilon": "Privacy loss allowed, for whole users; 1 is a common choice.",
     "delta": "Failure probability, well below 1 / number of users. None takes (number of users)^-1.5, at most 1e-6. 0 "
     "is pure epsilon-DP: the default solver has it, with Laplace noise, and needs several times as many users.",
     "max_rows_per_user": "More rows of a user are dropped at random. The estimators also take users to have so many.",
@@ -62,6 +62,10 @@ _PARAMETERS = {
     "existing ledger file; None is a fresh one of (epsilon, delta). All that is learned from the same users adds up: "
     "give a private scaler and a model the same ledger.",
     "privacy_unit": '"user", with `groups` telling who owns which row; or "row", where each row is somebody else\'s.',
+    "neighbours": 'Which data sets are not told apart: "replace-one", where one user\'s whole data is replaced, or '
+    '"zero-out", where it adds nothing to any total, as if it had not been used. The latter needs half of the noise '
+    "for the same epsilon, and is what most other libraries print.",
+    "unit": 'What one user is called in the statement, the report and the ledger, such as "household"; None is "user".',
     "solver": '"auto", or the name of a solver; or `userdp.Solver(...)`, for its options.',
     "execution": "How it runs, as `userdp.Execution(...)` says: who computes, a journal to go on by, a progress bar. "
     "It can never change the guarantee.",
@@ -220,6 +224,15 @@ class PrivateEstimator(BaseEstimator):
 
     def _opened_ledger(self) -> Ledger | None:
         return Ledger.open(self.ledger) if isinstance(self.ledger, str) else self.ledger
+
+
+def unit_word(privacy_unit: str, unit: str | None) -> str:
+    """What one of those who are protected is called, checked; "row" where each row is somebody else's."""
+    if unit is None:
+        return privacy_unit
+    if privacy_unit == "row":
+        raise ValueError('unit is what one user is called: leave it out with privacy_unit="row". Nothing was spent.')
+    return check_unit(unit)
 
 
 def owners(groups: Any, privacy_unit: str, n_rows: int) -> Any:

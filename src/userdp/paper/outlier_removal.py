@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from userdp._validate import check_record
 from userdp.paper import concentration as c
-from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
+from userdp.privacy.accounting import REPLACE_ONE, AddedUserMultiplier, Cost, Subsampled, check_relation
 from userdp.privacy.mechanism import Aborted, Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 
@@ -48,6 +48,7 @@ class OutlierRemoval(Mechanism):
     150 rounds needs less slack;
     radii: with test_std, and for one round: increasing factors of the radius given at release time. The mean is taken
     at the smallest that passes, by binary search, and is followed by that radius; if none passed, it aborts.
+    neighbours: a user who is zeroed out is one whose vector is NaN, near nobody, so noise is the same for "zero-out".
 
     Guarantee: for any vectors, each depending on one user or on disjoint groups of users, `failure` and
     rounds / noise_multiplier^2 (Gaussian) and for the tests test_epsilon (pure), or rounds / test_std^2 (Gaussian), or
@@ -68,8 +69,10 @@ class OutlierRemoval(Mechanism):
     outliers: int = 0
     test_std: float | None = None
     radii: tuple[float, ...] | None = None
+    neighbours: str = REPLACE_ONE
 
     def __post_init__(self) -> None:
+        check_relation(self.neighbours)
         if (self.test_epsilon is None) == (self.test_std is None):
             raise ValueError("Expected either a test_epsilon or a test_std.")
         test = "test_epsilon" if self.test_std is None else "test_std"
@@ -133,6 +136,9 @@ class OutlierRemoval(Mechanism):
             return Cost(gaussian=(tests + means) * (1 + 2.0**-50), failure=self.failure)
         assert self.test_epsilon is not None
         return Cost(gaussian=math.nextafter(means, math.inf), pure=(self.test_epsilon,), failure=self.failure)
+
+    def cost_under(self, relation: str) -> Cost | None:
+        return self.cost if relation in (self.neighbours, REPLACE_ONE) else None
 
     def sensitivity(self, radius: float, dimension: int) -> float:
         """What the noise of a mean is proportional to."""

@@ -1,10 +1,12 @@
-"""What releases cost, in one convention: replace units.
+"""What releases cost, in one convention: a noise multiplier is std / sensitivity.
 
-Neighbours are data sets in which one user's whole data is replaced; the number of users is public. A sensitivity in
-this package is always the largest change under such a replacement, and a noise multiplier is std / sensitivity. The one
-exception is a Poisson-sampled step, whose multiplier is in units of the change caused by *adding* one user to the
-batch: that is what the dominating pair of a replacement under Poisson sampling is written in (docs/proofs.md, section
-6). It has a name and a type of its own: `added_user_multiplier`, an `AddedUserMultiplier`.
+Neighbours are data sets that differ in one user; the number of users is public in both relations. "replace-one": the
+user's whole data is replaced by any other. "zero-out": the user's part of every total becomes zero, as if the data had
+not been used. A sensitivity is the largest change between neighbours of the relation that a mechanism was made for, so
+that costs in terms of multipliers are the same in both. The one exception is a Poisson-sampled step, whose multiplier
+is in units of the change caused by *adding* one user to the batch, which is what the dominating pairs of both relations
+are written in (docs/proofs.md, sections 6 and 33). It has a name and a type of its own: `added_user_multiplier`, an
+`AddedUserMultiplier`.
 
 A `Cost` says what happened to one set of users; `delta_at` and `epsilon_at` say what that costs. Gaussian and pure
 parts compose in closed form; dp-accounting's privacy loss distributions (PLD) do the rest. Every approximation is an
@@ -28,7 +30,6 @@ from scipy.special import log_ndtr
 from userdp._validate import check_kind, check_number
 
 if TYPE_CHECKING:  # loaded where they are needed, which takes a second
-    from dp_accounting import NeighboringRelation
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 COARSE_GRID, FINE_GRID = 4e-3, 5e-4  # of privacy loss; a coarser one costs epsilon, never privacy: losses round up
@@ -44,6 +45,8 @@ _LARGEST_MULTIPLIER = 1e9
 _LEAST_SAMPLED_MULTIPLIER = 0.02  # a PLD has about 1 / (2 multiplier^2 grid) cells
 _LARGEST_EPSILON = 1e6
 _MANY_STEPS = 100_000
+
+REPLACE_ONE, ZERO_OUT = RELATIONS = ("replace-one", "zero-out")
 
 Numbers = NDArray[np.float64]
 Number = TypeVar("Number", int, float)
@@ -65,22 +68,42 @@ class BudgetExceeded(ValueError):
 
 @dataclass(frozen=True)
 class Budget:
-    """The guarantee asked for: (epsilon, delta)-differential privacy of whole users.
+    """The guarantee asked for: (epsilon, delta)-differential privacy of whole users, for neighbours of this relation.
 
     >>> Budget(1.0, 1e-6)
     Budget(epsilon=1.0, delta=1e-06)
+    >>> Budget(1.0, 1e-6, "zero-out")
+    Budget(epsilon=1.0, delta=1e-06, neighbours='zero-out')
     """
 
     epsilon: float
     delta: float
+    neighbours: str = REPLACE_ONE
+
+    @property
+    def relative_noise(self) -> float:
+        """Noise of a clipped mean / what it is for neighbours of "replace-one", which move it twice as far."""
+        return 0.5 if self.neighbours == ZERO_OUT else 1.0
+
+    def __repr__(self) -> str:
+        relation = "" if self.neighbours == REPLACE_ONE else f", neighbours={self.neighbours!r}"
+        return f"Budget(epsilon={self.epsilon!r}, delta={self.delta!r}{relation})"
 
     def __post_init__(self) -> None:
+        check_relation(self.neighbours)
         for name in ("epsilon", "delta"):
             object.__setattr__(self, name, check_number(name, getattr(self, name)))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise ValueError(f"Expected epsilon={self.epsilon} to be finite and > 0; 1.0 is a common choice.")
         if not 0 <= self.delta < 1:
             raise ValueError(f"Expected 0 <= delta={self.delta} < 1; choose well below 1 / number of users.")
+
+
+def check_relation(neighbours: object) -> str:
+    """The name of a neighbouring relation, checked."""
+    if neighbours not in RELATIONS:
+        raise ValueError(f'neighbours must be "replace-one" or "zero-out", got {neighbours!r}.')
+    return str(neighbours)
 
 
 def default_delta(n_users: int) -> float:
@@ -92,13 +115,13 @@ def default_delta(n_users: int) -> float:
     return min(1e-6, math.pow(n_users, -1.5))
 
 
-def budget_for(epsilon: float, delta: float | None, n_users: int) -> Budget:
+def budget_for(epsilon: float, delta: float | None, n_users: int, neighbours: str = REPLACE_ONE) -> Budget:
     """The guarantee asked for, with the default delta of so many users where none is given.
 
     >>> budget_for(1.0, None, 1_000_000)
     Budget(epsilon=1.0, delta=1e-09)
     """
-    return Budget(epsilon, default_delta(n_users) if delta is None else delta)
+    return Budget(epsilon, default_delta(n_users) if delta is None else delta, neighbours)
 
 
 @dataclass(frozen=True)
@@ -111,8 +134,10 @@ class Subsampled:
     sampling_probability: float
     added_user_multiplier: AddedUserMultiplier
     steps: int
+    neighbours: str = REPLACE_ONE
 
     def __post_init__(self) -> None:
+        check_relation(self.neighbours)
         if not 0 < self.sampling_probability <= 1:
             raise ValueError(f"Expected 0 < sampling_probability={self.sampling_probability} <= 1.")
         if not (math.isfinite(self.added_user_multiplier) and self.added_user_multiplier >= _LEAST_SAMPLED_MULTIPLIER):
@@ -157,8 +182,12 @@ class Cost:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers, for the ledger and for reports."""
-        return asdict(self)
+        """Plain numbers, for the ledger and for reports; the usual relation is left out, as before there were two."""
+        record = asdict(self)
+        for part in record["subsampled"]:
+            if part["neighbours"] == REPLACE_ONE:
+                del part["neighbours"]
+        return record
 
     @staticmethod
     def from_json(record: dict[str, Any]) -> Cost:
@@ -323,7 +352,8 @@ def subsampled_multiplier(
     spent = other or Cost()
 
     def cost_of(z: float) -> Cost:
-        return spent + Cost(subsampled=(Subsampled(sampling_probability, AddedUserMultiplier(z), steps),))
+        steps_of = Subsampled(sampling_probability, AddedUserMultiplier(z), steps, budget.neighbours)
+        return spent + Cost(subsampled=(steps_of,))
 
     return AddedUserMultiplier(calibrate(cost_of, budget))
 
@@ -422,18 +452,6 @@ def least_enough(
     return least_that(enough, too_little, 2 * too_little, tolerance / (1 + tolerance), most, middle)
 
 
-def added_epsilon_at(cost: Cost, delta: float) -> float:
-    """Epsilon at `delta` where neighbours have one user more or less: to compare with, no guarantee of this library.
-
-    All of the cost is in units of adding a user here, as sampled parts always are.
-    """
-    if not cost.subsampled:
-        return epsilon_at(cost, delta)
-    from dp_accounting import NeighboringRelation
-
-    return float(_composed(cost, FINE_GRID, NeighboringRelation.ADD_OR_REMOVE_ONE).get_epsilon_for_delta(delta))
-
-
 def _fine_enough(cost: Cost, grid: float) -> float:
     """The grid, or a finer one where sampled steps lose so little that it would cost more than they do.
 
@@ -460,10 +478,10 @@ def _self_composed(single: PrivacyLossDistribution, steps: int) -> PrivacyLossDi
 
 
 @lru_cache(maxsize=64)
-def _composed(cost: Cost, grid: float, sampled: NeighboringRelation | None = None) -> PrivacyLossDistribution:
-    """The PLD of all parts, sampled ones as REPLACE_ONE unless asked otherwise.
+def _composed(cost: Cost, grid: float) -> PrivacyLossDistribution:
+    """The PLD of all parts.
 
-    A Gaussian in replace units is built as REPLACE_SPECIAL: REPLACE_ONE would double it.
+    A Gaussian in units of its sensitivity is built as REPLACE_SPECIAL: REPLACE_ONE would double it.
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import common as pld_common
@@ -480,12 +498,14 @@ def _composed(cost: Cost, grid: float, sampled: NeighboringRelation | None = Non
             )
         )
     for part in cost.subsampled:
-        # REPLACE_ONE: N(0) mixed with N(+1) against N(0) mixed with N(-1), in units of adding a user.
+        # REPLACE_ONE: N(0) mixed with N(+1) against N(0) mixed with N(-1), in units of adding a user. A user who is
+        # zeroed out adds 0 where it is sampled, so that is N(0) mixed with N(+1) against N(0), either way round.
+        zero_out = part.neighbours == ZERO_OUT
         single = pld.from_gaussian_mechanism(
             part.added_user_multiplier,
             sampling_prob=part.sampling_probability,
             value_discretization_interval=grid,
-            neighboring_relation=sampled or NeighboringRelation.REPLACE_ONE,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE if zero_out else NeighboringRelation.REPLACE_ONE,
         )
         total = total.compose(_self_composed(single, part.steps))
     for epsilon in cost.pure:

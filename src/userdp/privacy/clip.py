@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from userdp._validate import check_record
-from userdp.privacy.accounting import AddedUserMultiplier, Cost, Subsampled
+from userdp.privacy.accounting import (
+    REPLACE_ONE,
+    ZERO_OUT,
+    AddedUserMultiplier,
+    Cost,
+    Subsampled,
+    check_relation,
+)
 from userdp.privacy.mechanism import Integers, Mechanism, Session, Users, Vectors
 from userdp.privacy.noise import Noise
 from userdp.statistics.gradients import ACUTE, Statistic
@@ -42,10 +49,13 @@ class Clip(Mechanism):
     replaced by qK, how many are expected, so that the sample's size stays secret.
     laplace: lengths are 1-norms, |x| = sum of |x_i|, and each coordinate of the mean of everyone gets Laplace noise of
     scale noise_multiplier * 2r/K: no delta.
+    neighbours: with "zero-out" one user's vector becomes zero, which moves the mean by r/K: the noise is
+    noise_multiplier * r/K in all of these cases.
 
-    Guarantee: rounds / z^2 (Gaussian) with z = noise_multiplier, or with q < 1 `rounds` Poisson-sampled Gaussian steps
-    of multiplier 2z in units of adding one user, or with `laplace` `rounds` times 1 / z (pure); for any vectors, with
-    `acute` for those of such statistics. Proof: docs/proofs.md, sections 13, 21, 22 and 27.
+    Guarantee: for neighbours of this relation rounds / z^2 (Gaussian) with z = noise_multiplier, or with q < 1 `rounds`
+    Poisson-sampled Gaussian steps of multiplier 2z (with "zero-out" z) in units of adding one user, or with `laplace`
+    `rounds` times 1 / z (pure); for any vectors, with `acute` for those of such statistics. Proof: docs/proofs.md,
+    sections 13, 21, 22, 27 and 33.
     """
 
     kind: ClassVar[str] = "clip"
@@ -56,8 +66,10 @@ class Clip(Mechanism):
     acute: bool = False
     sampling_probability: float = 1.0
     laplace: bool = False
+    neighbours: str = REPLACE_ONE
 
     def __post_init__(self) -> None:
+        check_relation(self.neighbours)
         check_record(self, ("noise_multiplier", "sampling_probability"), ("n_vectors", "rounds", "block"))
         object.__setattr__(self, "acute", self.acute is True)
         object.__setattr__(self, "laplace", self.laplace is True)
@@ -85,12 +97,18 @@ class Clip(Mechanism):
             return Cost(pure=(math.nextafter(1 / self.noise_multiplier, math.inf),) * self.rounds)
         if not self.samples_users:
             return Cost(gaussian=math.nextafter(self.rounds / self.noise_multiplier**2, math.inf))
-        adding = AddedUserMultiplier(2 * self.noise_multiplier)  # which moves a sum half as far as a replacement
-        return Cost(subsampled=(Subsampled(self.sampling_probability, adding, self.rounds),))
+        adding = AddedUserMultiplier(self._moved(self.neighbours) * self.noise_multiplier)  # which moves a sum by r
+        return Cost(subsampled=(Subsampled(self.sampling_probability, adding, self.rounds, self.neighbours),))
 
-    @property
-    def added_to_replaced(self) -> float:
-        return math.sqrt(0.5) if self.acute else 0.5
+    def _moved(self, relation: str) -> float:
+        """How far one user moves a sum, in radii, but for rounding."""
+        if relation == ZERO_OUT:
+            return 1.0
+        return math.sqrt(2) if self.acute else 2.0
+
+    def cost_under(self, relation: str) -> Cost:
+        ratio = self._moved(self.neighbours) / self._moved(relation)
+        return replace(self, neighbours=relation, noise_multiplier=ratio * self.noise_multiplier).cost
 
     @property
     def expected(self) -> float:
@@ -103,13 +121,15 @@ class Clip(Mechanism):
         return grid_bits(self.n_vectors)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """2r/(qK), or sqrt(2) r/K, and what rounding may add: to lengths and angles, and to the mean of a total.
+        """2r/(qK), sqrt(2) r/K or r/(qK), and what rounding may add: to lengths, angles, and the mean of a total.
 
         With `laplace` it is the 1-norm's.
         """
         rounded = 2.0**-50 * (dimension + 8 + self.n_vectors) + SHARED_ROUNDING
-        turned = _ROUNDED_ANGLE + 4 * math.sqrt(dimension) * 2.0**-self.bits
-        return (math.sqrt(2 + turned) if self.acute else 2) * radius / self.expected * (1 + rounded)
+        moved = self._moved(self.neighbours)
+        if self.acute and self.neighbours == REPLACE_ONE:
+            moved = math.sqrt(2 + _ROUNDED_ANGLE + 4 * math.sqrt(dimension) * 2.0**-self.bits)
+        return moved * radius / self.expected * (1 + rounded)
 
     def noise_std(self, radius: float, dimension: int) -> float:
         """Of a mean's coordinate."""

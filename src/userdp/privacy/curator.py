@@ -33,7 +33,7 @@ _UNWRITTEN = (KeyboardInterrupt, EngineLost)
 # A release, or why there is none.
 Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
 _ORDER_BYTES = 48  # per user: orders, and keys that they are drawn by
-_VECTOR_BYTES = 24  # per entry: float64, the same without what is like no other, and centred
+_VECTOR_BYTES = 32  # per entry, in float64: as given, with far vectors as NaN, those that are finite, and centred
 
 
 class Engine(Protocol):

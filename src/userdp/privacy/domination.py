@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -111,9 +111,11 @@ def dominating(cost: Cost, spare: float = 0.0) -> Dominating:
 def _sampled(parts: tuple[Subsampled, ...], failure: float) -> Dominating:
     """Poisson-sampled parts together, from their privacy loss distribution or, if that is lower, as if not sampled.
 
-    A sample of everybody is a Gaussian release of mu = 2 / multiplier, and a smaller one is dominated by it.
+    A sample of everybody is a Gaussian release of mu = 2 / multiplier where a user is replaced, of half of that where
+    one is zeroed out, and a smaller one is dominated by it.
     """
-    unsampled = math.sqrt(sum(part.steps * (2 / part.added_user_multiplier) ** 2 for part in parts)) * (1 + 1e-12)
+    moved = [(2 if part.neighbours == a.REPLACE_ONE else 1) / part.added_user_multiplier for part in parts]
+    unsampled = math.sqrt(sum(part.steps * mu**2 for part, mu in zip(parts, moved, strict=True))) * (1 + 1e-12)
     mu = least_mu(Cost(subsampled=parts), failure)
     if mu < unsampled:
         return Dominating(mu**2 * (1 + 1e-15), failure=failure)
@@ -187,7 +189,7 @@ class Filter:
     @property
     def gaussian(self) -> Budget:
         """What the mu-GDP of all runs has to fit into."""
-        return Budget(self.budget.epsilon, (1 - self.failure_fraction) * self.budget.delta)
+        return replace(self.budget, delta=(1 - self.failure_fraction) * self.budget.delta)
 
     def spare(self, spent: float, own: float) -> float:
         """The failure probability that sampled parts of a run may add, after what was spent and the run's own."""

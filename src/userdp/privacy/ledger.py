@@ -25,8 +25,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from userdp._validate import check_kind, check_seed
-from userdp.privacy.accounting import SMALLEST_MU, Budget, BudgetExceeded, Cost, certify, epsilon_at, least_that
+from userdp._validate import check_kind, check_number, check_positive, check_seed
+from userdp.privacy.accounting import (
+    REPLACE_ONE,
+    SMALLEST_MU,
+    Budget,
+    BudgetExceeded,
+    Cost,
+    certify,
+    epsilon_at,
+    least_that,
+)
 from userdp.privacy.domination import FAILURE_FRACTION, Dominating, Filter, dominating
 from userdp.privacy.mechanism import described
 from userdp.privacy.plan import Plan
@@ -34,10 +43,10 @@ from userdp.privacy.sqlite_file import connect, create, transaction, undamaged
 
 _T = TypeVar("_T")
 _Priced = TypeVar("_Priced", Cost, Dominating)
-_FORMAT = 3
+_FORMAT = 4
 _TABLES = (
     "CREATE TABLE budget (only INTEGER PRIMARY KEY CHECK (only = 1), epsilon REAL NOT NULL, delta REAL NOT NULL, "
-    "identity TEXT NOT NULL, failure_share REAL NOT NULL, unit TEXT)",
+    "identity TEXT NOT NULL, failure_share REAL NOT NULL, unit TEXT, neighbours TEXT NOT NULL, called TEXT)",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY AUTOINCREMENT, charged_at TEXT NOT NULL, purpose TEXT NOT NULL, "
     "insecure_seed TEXT, costs TEXT NOT NULL, dominating TEXT NOT NULL, mark TEXT NOT NULL)",
     "CREATE TABLE steps (run INTEGER NOT NULL REFERENCES runs, label TEXT NOT NULL, mechanism TEXT NOT NULL, "
@@ -55,6 +64,11 @@ _NEWER_COLUMNS = (  # format 2 has times to the microsecond, and neither marks o
     "UPDATE budget SET unit = 'user' WHERE EXISTS (SELECT * FROM runs)",
     "PRAGMA secure_delete = ON",  # what is cut off is overwritten
     "UPDATE runs SET charged_at = substr(charged_at, 1, 10)",
+    "PRAGMA user_version = 3",
+)
+_NEWEST_COLUMNS = (  # format 3 has neither the relation of neighbours, which was this one, nor what a user is called
+    f"ALTER TABLE budget ADD COLUMN neighbours TEXT NOT NULL DEFAULT '{REPLACE_ONE}'",
+    "ALTER TABLE budget ADD COLUMN called TEXT",
     f"PRAGMA user_version = {_FORMAT}",
 )
 # Runs that may go on after they were killed; made when there is the first, so that older files need no change.
@@ -62,6 +76,7 @@ _TOKENS = "CREATE TABLE IF NOT EXISTS tokens (token TEXT PRIMARY KEY, run INTEGE
 _SAME_RUN = "SELECT run FROM runs WHERE run = ? AND mark = ? AND costs = ?"
 
 UNITS = ("user", "row")  # what a run protects: all of a user's rows together, or each row by itself
+_WORD = re.compile(r"[^\W\d_][\w -]{0,39}")  # what one user may be called
 
 # How long a charge waits for other processes that are charging the same file.
 _PATIENCE_SECONDS = 600
@@ -72,6 +87,8 @@ _TOLERANCE = 1e-6  # of the largest epsilon that fits, before it is rounded down
 
 # More alternatives than this are replaced by one that is at least as high as each.
 _MOST_ALTERNATIVES = 64
+
+EXTERNAL = "external"  # the kind of a release that another tool made
 
 ODOMETER = (
     "A running total. What is guaranteed, however runs were chosen, is the ledger's budget; the total at a moment "
@@ -199,6 +216,13 @@ class Ledger:
         with self._transaction() as db:
             return _unit(db, self.path)
 
+    @property
+    def called(self) -> str | None:
+        """What one user is called, as the first charge said ("user", "household"); None before it."""
+        with self._transaction() as db:
+            (found,) = db.execute("SELECT called FROM budget").fetchone()
+        return _unit_word(found) or self.unit
+
     def __repr__(self) -> str:
         return f"Ledger({self.budget}, path={None if self.path is None else str(self.path)!r})"
 
@@ -213,38 +237,99 @@ class Ledger:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing.
 
         `token` is a name of the run, in a journal: a run that goes on after it was killed is not charged again.
-        `unit`: whether the plan's users are users, or single rows; another one than before raises `ValueError`.
+        `unit`: "row" if the plan's users are single rows, else what one user is called ("user", "household"): the word
+        of the first charge is kept. Rows in a ledger of users, users in one of rows, and plans for neighbours of
+        another relation than the ledger's raise `ValueError`.
         """
         insecure_seed = check_seed(insecure_seed)  # what is none is refused before it is written down
-        if unit not in UNITS:
-            raise ValueError(f'unit must be "user" or "row", got {unit!r}. Nothing was charged.')
+        named = "" if self.path is None else f" {self.path}"
+        if plan.neighbours != self.budget.neighbours:
+            raise ValueError(
+                f"The ledger{named} is for neighbours of {self.budget.neighbours!r}, this run for {plan.neighbours!r}: "
+                f"their epsilons do not add up. Pass neighbours={self.budget.neighbours!r}, or use another ledger for "
+                'this run. (A run for "zero-out" neighbours also protects against replacing a user, at up to twice its '
+                "noise multiplier's cost: the statement prints that epsilon.) Nothing was charged."
+            )
         with self._transaction() as db:
-            held = _unit(db, self.path)
-            if held is None:
-                db.execute("UPDATE budget SET unit = ?", (unit,))
-            elif held != unit:
-                named = "" if self.path is None else f" {self.path}"
-                raise ValueError(
-                    f"Expected a run of the privacy unit {held!r}, as the other runs of the ledger{named}, got "
-                    f"{unit!r}: epsilons of users and of rows do not add up. Use another ledger for this run, or "
-                    f"privacy_unit={held!r}. Nothing was charged."
-                )
+            self._take_unit(db, check_unit(unit), named)
             if token is not None and self._was_charged(db, plan, token):
                 return
-            before = [charge.dominating for charge in _charges(db, self.path)]
-            new = self._accepted(plan.costs, before)
-            seed = None if insecure_seed is None else str(insecure_seed)
-            today = datetime.now(UTC).date().isoformat()
-            run = db.execute(
-                "INSERT INTO runs (charged_at, purpose, insecure_seed, costs, dominating, mark) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (today, purpose, seed, _written(plan.costs), _written(new), str(uuid.uuid4())),
-            ).lastrowid
+            run = self._write_run(db, plan.costs, purpose, insecure_seed)
             for step in plan.steps:
                 values = (run, step.label, json.dumps(described(step.mechanism)), int(step.start), int(step.stop))
                 db.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", values)
             if token is not None:
                 db.execute("INSERT INTO tokens VALUES (?, ?)", (token, run))
+
+    def charge_external(
+        self,
+        purpose: str,
+        *,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        rho: float | None = None,
+        mu: float | None = None,
+        unit: str = "user",
+    ) -> None:
+        """Write down a release that another tool made, or will make, from the same users.
+
+        Pass what that tool guarantees for neighbours of this ledger's relation: `epsilon` with `delta`, `mu` of
+        mu-GDP (Gaussian noise: sensitivity / std), or `rho` of zCDP with the `delta` to convert it at. A release that
+        does not fit raises `BudgetExceeded`, and must not be made; one that was made already has then exceeded the
+        budget.
+
+        Guarantee: the ledger's, with this release counted in, if it is as private as is said here. (epsilon, delta) is
+        charged as a pure release and a failure of chance delta (Kairouz, Oh and Viswanath 2015), and rho as
+        (rho + 2 sqrt(rho ln(1/delta)), delta) (Bun and Steinke 2016, proposition 1.3).
+
+        >>> ledger = Ledger(Budget(1.0, 1e-6))
+        >>> ledger.charge_external("mean age, OpenDP", epsilon=0.3)
+        >>> round(ledger.spent_epsilon(), 3)
+        0.3
+        """
+        if [epsilon, rho, mu].count(None) != 2:
+            raise ValueError("Pass one of epsilon, rho and mu: what the other tool guarantees. Nothing was charged.")
+        given = {name: value for name, value in (("epsilon", epsilon), ("rho", rho), ("mu", mu)) if value is not None}
+        (size,) = check_positive(**given)
+        delta = check_number("delta", delta)
+        if not 0 <= delta < 1 or (rho is not None and delta == 0) or (mu is not None and delta > 0):
+            raise ValueError(
+                f"delta must be 0 <= delta < 1, above 0 with rho, and left out with mu; got {delta!r}. Nothing was "
+                "charged."
+            )
+        if mu is not None:
+            cost = Cost(gaussian=math.nextafter(size**2, math.inf))
+        else:
+            largest = size if rho is None else size + 2 * math.sqrt(size * math.log(1 / delta))
+            cost = Cost(pure=(math.nextafter(largest, math.inf) if rho is not None else largest,), failure=delta)
+        with self._transaction() as db:
+            self._take_unit(db, check_unit(unit), "" if self.path is None else f" {self.path}")
+            run = self._write_run(db, (cost,), purpose, None)
+            said = {"kind": EXTERNAL, **given, **({"delta": delta} if delta else {})}
+            db.execute("INSERT INTO steps VALUES (?, ?, ?, 0, 0)", (run, purpose or EXTERNAL, json.dumps(said)))
+
+    def _take_unit(self, db: sqlite3.Connection, unit: str, named: str) -> None:
+        """Set the privacy unit by the first charge, and refuse another one after it."""
+        kind, held = "row" if unit == "row" else "user", _unit(db, self.path)
+        if held is None:
+            db.execute("UPDATE budget SET unit = ?, called = ?", (kind, unit))
+        elif held != kind:
+            raise ValueError(
+                f"Expected a run of the privacy unit {held!r}, as the other runs of the ledger{named}, got "
+                f"{kind!r}: epsilons of users and of rows do not add up. Use another ledger for this run, or "
+                f"privacy_unit={held!r}. Nothing was charged."
+            )
+
+    def _write_run(self, db: sqlite3.Connection, costs: tuple[Cost, ...], purpose: str, seed: int | None) -> int:
+        """Write a run of these costs down if it fits; gives its number."""
+        before = [charge.dominating for charge in _charges(db, self.path)]
+        new = self._accepted(costs, before)
+        today = datetime.now(UTC).date().isoformat()
+        run = db.execute(
+            "INSERT INTO runs (charged_at, purpose, insecure_seed, costs, dominating, mark) VALUES (?, ?, ?, ?, ?, ?)",
+            (today, purpose, None if seed is None else str(seed), _written(costs), _written(new), str(uuid.uuid4())),
+        ).lastrowid
+        return int(run or 0)
 
     def _accepted(self, costs: tuple[Cost, ...], before: list[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
         """What a run of these costs is charged as after those before; raises `BudgetExceeded` if it does not fit."""
@@ -357,6 +442,21 @@ class Ledger:
             self._newest = newest  # only now is it committed
 
 
+def check_unit(unit: object) -> str:
+    """What one user is called, checked: a word or two, for statements and reports."""
+    if not isinstance(unit, str) or not _WORD.fullmatch(unit):
+        raise ValueError(
+            f"unit must be what one user is called, such as 'user', 'household' or 'person-month', got {unit!r}. "
+            "Nothing was charged."
+        )
+    return unit
+
+
+def _unit_word(found: object) -> str | None:
+    """The word of a file, if it is one."""
+    return found if isinstance(found, str) and _WORD.fullmatch(found) else None
+
+
 def _reopened(path: Path, identity: str, newest: tuple[int, str, str] | None) -> Ledger:
     ledger = Ledger.open(path)
     ledger._identity, ledger._newest = identity, newest
@@ -387,7 +487,7 @@ def _write_tables(db: sqlite3.Connection, wanted: Filter) -> None:
     for statement in _TABLES:
         db.execute(statement)
     held = (wanted.budget.epsilon, wanted.budget.delta, str(uuid.uuid4()), wanted.failure_fraction)
-    db.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?, NULL)", held)
+    db.execute("INSERT INTO budget VALUES (1, ?, ?, ?, ?, NULL, ?, NULL)", (*held, wanted.budget.neighbours))
 
 
 def _newest_run(db: sqlite3.Connection) -> Any:
@@ -403,16 +503,23 @@ def _identity(db: sqlite3.Connection, path: str | Path | None) -> tuple[Filter, 
             f"Expected {path} to be a ledger, it is empty: what was spent is lost. Put a copy of the ledger back; "
             "delete the empty file only if nothing was ever charged to it."
         )
-    if version not in (1, 2, _FORMAT):
+    if version not in (1, 2, 3, _FORMAT):
         raise ValueError(f"Expected {path} to be a userdp ledger of format {_FORMAT}, it is something else.")
     if version == 1:
-        _migrate(db, path)
-    elif version == 2:
+        for statement in _NEW_COLUMNS:
+            db.execute(statement)
+    if version <= 2:
         for statement in _NEWER_COLUMNS:
             db.execute(statement)
-    row = db.execute("SELECT epsilon, delta, failure_share, identity FROM budget").fetchone()
+    if version <= 3:
+        for statement in _NEWEST_COLUMNS:
+            db.execute(statement)
+    row = db.execute("SELECT epsilon, delta, neighbours, failure_share, identity FROM budget").fetchone()
     with undamaged(path, "ledger", _REMEDY):
-        return Filter(Budget(*row[:2]), row[2]), _typed(row[3], str)
+        held, identity = Filter(Budget(*row[:3]), row[3]), _typed(row[4], str)
+    if version == 1:
+        _price(db, path, held)
+    return held, identity
 
 
 def _unit(db: sqlite3.Connection, path: str | Path | None) -> str | None:
@@ -424,14 +531,11 @@ def _unit(db: sqlite3.Connection, path: str | Path | None) -> str | None:
     return None if found is None else str(found)
 
 
-def _migrate(db: sqlite3.Connection, path: str | Path | None) -> None:
-    """Bring a file of the first format to the second: every run in it is priced as a run after others is.
+def _price(db: sqlite3.Connection, path: str | Path | None, held: Filter) -> None:
+    """Price every run of a file of the first format as a run after others is.
 
     Nothing is forgotten, and nothing was ever released between the pricing and the next charge.
     """
-    for statement in _NEW_COLUMNS:
-        db.execute(statement)
-    held, _ = _identity(db, path)
     with undamaged(path, "ledger", _REMEDY):
         before: list[tuple[Dominating, ...]] = []
         for run, costs in db.execute("SELECT run, costs FROM runs ORDER BY run").fetchall():

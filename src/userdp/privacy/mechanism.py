@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.engines.local import Contribution
-from userdp.privacy.accounting import Cost
+from userdp.privacy.accounting import REPLACE_ONE, Cost
 from userdp.privacy.noise import Noise
 from userdp.statistics.gradients import Statistic
 
@@ -81,9 +81,11 @@ class Mechanism(ABC):
     kind: its name in files, which outlives the class's; n_vectors: how many vectors it was priced for, all it gets or
     those a Poisson sample is drawn from; rounds: how often a session may release.
 
-    What privacy rests on is stated by two methods, for neighbours of whom one user's whole data is replaced:
+    What privacy rests on is stated by two methods, for neighbours of the relation that the record is made for
+    (`neighbours`; most are for "replace-one" alone, `Clip` and `Vocabulary` for "zero-out", too):
     `sensitivity(radius, dimension)` is how far, at most, what gets the noise of a round moves, whatever the data and
-    rounding included: in 2-norm for Gaussian noise, in 1-norm for Laplace noise; `cost` is what a whole session costs.
+    rounding included: in 2-norm for Gaussian noise, in 1-norm for Laplace noise; `cost` is what a whole session costs,
+    and `cost_under(relation)` what the same noise costs in the other relation, where that is known.
     With z the noise multiplier, std / sensitivity, of each of T rounds (proofs: these sections of docs/proofs.md):
 
     kind                            what moves by the sensitivity     cost                            proof
@@ -100,23 +102,18 @@ class Mechanism(ABC):
     sampled-paper-outlier-removal * the mean of selected vectors      T sampled steps, tests, failure 26
 
     * Where a cost has sampled steps, their multipliers are in units of *adding* a user to the sample (`Subsampled`).
-    These two state their sensitivity in that unit too, as their proofs do; `added_to_replaced` converts, where the two
-    units are in a fixed ratio.
+    These two state their sensitivity in that unit too, as their proofs do.
     """
 
     kind: ClassVar[str]
     n_vectors: int
     rounds: int
+    neighbours: str = REPLACE_ONE
 
     @property
     def samples_users(self) -> bool:
         """Whether each round is on a random sample of the users, one vector each, so that groups make no sense."""
         return False
-
-    @property
-    def added_to_replaced(self) -> float | None:
-        """How far adding a user moves what is released / how far replacing one does; None if there is no such ratio."""
-        return None
 
     @property
     def block(self) -> int | None:
@@ -132,6 +129,10 @@ class Mechanism(ABC):
     def cost(self) -> Cost:
         """What a whole session costs the users it runs on."""
 
+    def cost_under(self, relation: str) -> Cost | None:
+        """What the same noise costs where neighbours are of this relation; None where that is not known."""
+        return self.cost if relation == self.neighbours else None
+
     def check_statistic(self, statistic: Statistic, label: str, radius: float) -> None:  # noqa: B027 - most take any
         """Refuse a statistic that the mechanism is not for, before data is touched."""
 
@@ -141,7 +142,9 @@ class Mechanism(ABC):
 
 
 def described(mechanism: Mechanism) -> dict[str, Any]:
-    """What files say of a mechanism: its kind and its numbers, as JSON values."""
+    """What files say of a mechanism: its kind and its numbers, as JSON values; the usual relation is left out."""
     # Every kind is a dataclass, which its base class alone does not tell.
     numbers = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}  # type: ignore[arg-type]
+    if numbers.get("neighbours") == REPLACE_ONE:  # as in files from before there was another
+        del numbers["neighbours"]
     return {"kind": mechanism.kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.items()}

@@ -67,9 +67,17 @@ class Plan:
         labels = [step.label for step in self.steps]
         if len(set(labels)) < len(labels):
             raise ValueError(f"Expected steps with different labels, got {labels}.")
+        relations = {step.mechanism.neighbours for step in self.steps}
+        if len(relations) > 1:
+            raise ValueError(f"The mechanisms of a plan must be for the same neighbours, got {sorted(relations)}.")
         last = max(step.stop for step in self.steps)
         if last > self.n_users:
             raise ValueError(f"Expected all steps to stop by n_users={self.n_users}, one stops at {last}.")
+
+    @property
+    def neighbours(self) -> str:
+        """The relation that all its mechanisms are for."""
+        return self.steps[0].mechanism.neighbours
 
     @property
     def costs(self) -> tuple[Cost, ...]:
@@ -86,6 +94,11 @@ class Plan:
         return total
 
     def certify(self, budget: Budget) -> None:
-        """Raise `BudgetExceeded` unless every user's cost is within `budget`. Touches no data."""
+        """Raise `BudgetExceeded` unless every user's cost is within `budget`, of the same relation. Touches no data."""
+        if self.neighbours != budget.neighbours:
+            raise ValueError(
+                f"The plan is for neighbours of {self.neighbours!r}, the budget for {budget.neighbours!r}: epsilons of "
+                "the two do not add up. Plan again with the budget's relation. Nothing was spent."
+            )
         for cost in self.costs:
             certify(cost, budget)

@@ -24,9 +24,11 @@ from userdp.privacy.accounting import (
     DELTA_RESERVE,
     EPSILON_RESERVE,
     LEAST_EPSILON_RESERVE,
+    REPLACE_ONE,
     Budget,
     BudgetExceeded,
     Cost,
+    check_relation,
     epsilon_at,
     gaussian_multiplier,
 )
@@ -71,8 +73,10 @@ class Allotment(Mechanism):
     n_vectors: int
     mu_squared: float
     rounds: int = 1
+    neighbours: str = REPLACE_ONE
 
     def __post_init__(self) -> None:
+        check_relation(self.neighbours)
         check_record(self, ("mu_squared",), ("n_vectors", "rounds"))
 
     @property
@@ -93,9 +97,9 @@ class PartLedger(Ledger):
     Guarantee: what is charged to it has mu^2 of at most `mu_squared` for every user, and no other cost.
     """
 
-    def __init__(self, mu_squared: float, delta: float) -> None:
+    def __init__(self, mu_squared: float, delta: float, neighbours: str = REPLACE_ONE) -> None:
         self._mu_squared = mu_squared
-        super().__init__(_part_budget(mu_squared, delta), failure_fraction=0.0)
+        super().__init__(_part_budget(mu_squared, delta, neighbours), failure_fraction=0.0)
 
     def _accepted(self, costs: tuple[Cost, ...], before: list[tuple[Dominating, ...]]) -> tuple[Dominating, ...]:
         if before:
@@ -110,12 +114,12 @@ class PartLedger(Ledger):
         return super()._accepted(costs, before)
 
 
-def _part_budget(mu_squared: float, delta: float) -> Budget:
+def _part_budget(mu_squared: float, delta: float, neighbours: str) -> Budget:
     """The budget that a fit of this mu^2, or hardly less, costs, at this delta or a smaller one, with all reserves."""
     allowed = Cost(gaussian=mu_squared * (1 - _ROUNDING / 2))
     while not (epsilon := epsilon_at(allowed, delta * (1 - 2 * DELTA_RESERVE))):
         delta /= 10  # which covers all of it without any epsilon
-    return Budget(epsilon * (1 + 2 * EPSILON_RESERVE) + 2 * LEAST_EPSILON_RESERVE, delta)
+    return Budget(epsilon * (1 + 2 * EPSILON_RESERVE) + 2 * LEAST_EPSILON_RESERVE, delta, neighbours)
 
 
 class Drafted(Exception):
@@ -154,9 +158,10 @@ class SelectionPlan:
     def certified(self) -> Plan:
         """The plan that is charged. Training people come first in the order, then the held-out ones."""
         n, split = self.n_users, self.n_training
-        fits = Step(_CANDIDATES, 0, split, Allotment(split, self.fit_mu_squared, self.n_candidates))
+        relation = self.budget.neighbours
+        fits = Step(_CANDIDATES, 0, split, Allotment(split, self.fit_mu_squared, self.n_candidates, relation))
         scores = [Step(step.label, split, n, step.mechanism) for step in self.score_plan.steps]
-        refit = [Step(_REFIT, 0, n, Allotment(n, self.refit_mu_squared))] if self.refit_mu_squared else []
+        refit = [Step(_REFIT, 0, n, Allotment(n, self.refit_mu_squared, 1, relation))] if self.refit_mu_squared else []
         return Plan(n, (fits, *scores, *refit))
 
     @property
@@ -166,11 +171,12 @@ class SelectionPlan:
         return Plan(n, tuple(Step(label, 0, n, self._clip(part)) for label, part in _PARTS.items()))
 
     def _clip(self, part: float) -> Clip:
-        return Clip(self.n_held_out, (1 + _ROUNDING) / math.sqrt(part * self.score_mu_squared))
+        multiplier = (1 + _ROUNDING) / math.sqrt(part * self.score_mu_squared)
+        return Clip(self.n_held_out, multiplier, neighbours=self.budget.neighbours)
 
     def part_ledger(self, mu_squared: float, draft: bool = False) -> PartLedger:
         """A ledger of one part. Gaussian parts need no delta: it only says at which their epsilon is told."""
-        return (DraftLedger if draft else PartLedger)(mu_squared, self.budget.delta)
+        return (DraftLedger if draft else PartLedger)(mu_squared, self.budget.delta, self.budget.neighbours)
 
     @property
     def bin_noise(self) -> float:

@@ -21,11 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from userdp.privacy.accounting import (
+    RELATIONS,
+    REPLACE_ONE,
+    ZERO_OUT,
     Budget,
     BudgetExceeded,
     Cost,
     Numbers,
-    added_epsilon_at,
+    check_relation,
     delta_curve,
     epsilon_at,
     gaussian_multiplier,
@@ -52,8 +55,16 @@ NOT_COVERED = (
     "whether or not there is a ledger: use userdp.model_selection.",
     "What a step before it learned from the data without privacy (a StandardScaler, say) is not covered: use "
     "userdp.make_pipeline, which refuses such steps.",
-    "Adding or removing a person is not covered by replacement with a public number of users.",
 )
+_NEIGHBOURS = {
+    REPLACE_ONE: "one {}'s whole data is replaced by any other",
+    ZERO_OUT: "one {}'s part of every total becomes zero, as if the data had not been used",
+}
+_OTHER = {
+    REPLACE_ONE: "Adding or removing a {} is not covered by replacement with a public number of {}s.",
+    ZERO_OUT: "Replacing one {}'s data by other data is not covered at this epsilon, which covers whether it was used; "
+    "the number of {}s is public.",
+}
 
 _SEEDED = (
     "NOT PRIVATE: the run was seeded (insecure_seed), so its noise can be computed and taken off. For tests and "
@@ -61,6 +72,7 @@ _SEEDED = (
 )
 
 _PLAIN = ("epsilon", "delta", "unit", "n_users", "insecure_seed", "warning")  # called the same in JSON
+_NEW = {"relation": REPLACE_ONE, "called": ""}  # the same, left out where they are as in files that have none
 
 OTHER_DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 
@@ -160,8 +172,10 @@ class Tradeoff:
     part of delta; None if there is none;
     failure: chance of the events in which nothing is guaranteed (tests or thresholds that let pass by mistake);
     epsilons: (delta, epsilon) pairs that hold as well; None where delta is below `failure`;
-    added_epsilon: what accounting for adding or removing a user would print at the same delta: a different, weaker
-    guarantee, only to compare with; None where mechanisms have no such number.
+    added_epsilon: of a plan for "replace-one" what accounting for "zero-out" neighbours, or for adding or removing a
+    user, would print for the same noise at the same delta: a different, weaker guarantee, only to compare with;
+    replaced_epsilon: of a plan for "zero-out" what the same noise guarantees for "replace-one" at the same delta. None
+    where mechanisms have no such number.
     """
 
     right_guess: float
@@ -171,11 +185,15 @@ class Tradeoff:
     failure: float
     epsilons: tuple[tuple[float, float | None], ...]
     added_epsilon: float | None
+    replaced_epsilon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         pairs = {"points": [list(point) for point in self.points], "epsilons": [list(pair) for pair in self.epsilons]}
-        return vars(self) | pairs
+        record = vars(self) | pairs
+        if self.replaced_epsilon is None:
+            del record["replaced_epsilon"]
+        return record
 
     @staticmethod
     def from_dict(record: dict[str, Any]) -> Tradeoff:
@@ -190,6 +208,7 @@ class Tradeoff:
             mu=number(record["mu"]),
             epsilons=tuple((float(delta), number(epsilon)) for delta, epsilon in record["epsilons"]),
             added_epsilon=number(record["added_epsilon"]),
+            replaced_epsilon=number(record.get("replaced_epsilon")),
             **numbers,
         )
 
@@ -198,11 +217,13 @@ class Tradeoff:
 class Statement:
     """The guarantee of one run.
 
-    `unit` is who is protected: "user" with all their rows, or "row". `warning` is empty if nothing weakens the
-    guarantee. `ledger_path`, `ledger_epsilon` and `ledger_delta` are the file's name and budget of the ledger that it
-    was charged to, `spent_epsilon` a running total, this run included: what is guaranteed for all runs of a ledger is
-    its budget. `tradeoff` is what the noise really gives; None in files made before it was computed. `covers` is what
-    the guarantee is about, `NOT_COVERED` what it is not about; `affected_users` was released of rows left out.
+    `unit` is who is protected: "user" with all their rows, or "row"; `called` is another word for one of them, such
+    as "household". `relation` is which neighbours the guarantee is for, "replace-one" or "zero-out". `warning` is
+    empty if nothing weakens the guarantee. `ledger_path`, `ledger_epsilon` and `ledger_delta` are the file's name
+    and budget of the ledger that it was charged to, `spent_epsilon` a running total, this run included: what is
+    guaranteed for all runs of a ledger is its budget. `tradeoff` is what the noise really gives; None in files made
+    before it was computed. `covers` is what the guarantee is about, `NOT_COVERED` what it is not about;
+    `affected_users` was released of rows left out.
     """
 
     epsilon: float
@@ -219,6 +240,8 @@ class Statement:
     tradeoff: Tradeoff | None = None
     covers: str = COVERS
     affected_users: AffectedUsers | None = None
+    relation: str = REPLACE_ONE
+    called: str = ""
 
     @property
     def private(self) -> bool:
@@ -226,13 +249,26 @@ class Statement:
         return self.insecure_seed is None
 
     @property
+    def word(self) -> str:
+        """What one of those who are protected is called."""
+        return self.called or self.unit
+
+    @property
     def neighbours(self) -> str:
-        return f"one {self.unit}'s whole data is replaced by any other"
+        """Which data sets cannot be told apart, in words."""
+        return _NEIGHBOURS[self.relation].format(self.word)
+
+    @property
+    def not_covered(self) -> list[str]:
+        """What the guarantee is not about, in sentences."""
+        return not_covered(self.relation, self.word)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
+        new = {name: getattr(self, name) for name, usual in _NEW.items() if getattr(self, name) != usual}
         return {name: getattr(self, name) for name in (*_PLAIN, "neighbours", "covers", "private")} | {
-            "not_covered": list(NOT_COVERED),
+            **new,
+            "not_covered": self.not_covered,
             "right_guess_of_epsilon_and_delta_alone": right_guess(self.epsilon, self.delta),
             "tradeoff": None if self.tradeoff is None else self.tradeoff.to_dict(),
             "affected_users": None if self.affected_users is None else list(self.affected_users),
@@ -261,25 +297,27 @@ class Statement:
             covers=covered(record),
             affected_users=AffectedUsers.from_list(record.get("affected_users")),
             **{name: record[name] for name in _PLAIN},
+            relation=check_relation(record.get("relation", REPLACE_ONE)),
+            called=str(record.get("called", "")),
         )
 
     def __str__(self) -> str:
         lines = [
-            f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-differential privacy where {self.neighbours}; "
-            f"{self.unit}s: {self.n_users:,}",
+            f"{self.relation}: ({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-differential privacy where "
+            f"{self.neighbours}; {self.word}s: {self.n_users:,}",
             *(
                 f"  {part.step}: {part.mechanism}, {part.releases} release{'s' * (part.releases > 1)}, "
                 f"{part.fraction:.0%} of the budget (epsilon {part.epsilon_alone:.3g} alone)"
-                + (f", {n_users:,} of the {self.unit}s" if n_users != self.n_users else "")
+                + (f", {n_users:,} of the {self.word}s" if n_users != self.n_users else "")
                 for part in self.parts
                 for n_users in [part.last_user - part.first_user + 1]
             ),
-            *([] if self.affected_users is None else [f"  {self.affected_users.in_words(self.unit)}"]),
+            *([] if self.affected_users is None else [f"  {self.affected_users.in_words(self.word)}"]),
             *([f"  {IN_PARALLEL}"] if apart((part.first_user, part.last_user) for part in self.parts) else []),
             f"  ledger: epsilon {self.spent_epsilon:.4g} of {rounded_up(self.ledger_epsilon)} spent, counted at its "
             f"delta {rounded_up(self.ledger_delta)}: a running total, the guarantee for all runs is the whole budget",
             f"  covered: {self.covers}",
-            *(f"  {sentence}" for sentence in NOT_COVERED),
+            *(f"  {sentence}" for sentence in self.not_covered),
             *([] if self.tradeoff is None or not self.private else self._given(self.tradeoff)),
         ]
         return "\n".join([f"*** {self.warning} ***", *lines] if self.warning else lines)
@@ -288,7 +326,7 @@ class Statement:
         """What the noise gives, line by line."""
         alone = in_percent(right_guess(self.epsilon, self.delta))
         lines = [
-            f"  right guesses between two versions of one {self.unit}'s data: at most {in_percent(found.right_guess)} "
+            f"  right guesses between two versions of one {self.word}'s data: at most {in_percent(found.right_guess)} "
             f"with this noise (epsilon and delta alone would allow {alone})"
         ]
         if found.mu:
@@ -301,10 +339,21 @@ class Statement:
             )
         if found.added_epsilon is not None:
             lines.append(
-                f"  accounting for adding or removing a {self.unit}, as other libraries print it, would call the same "
-                f"noise epsilon {found.added_epsilon:.3g}: a different guarantee, only to compare with"
+                f"  accounting for adding or removing a {self.word}, as other libraries print it, or for "
+                f'neighbours="zero-out", would call the same noise epsilon {found.added_epsilon:.3g}: a different '
+                "guarantee, only to compare with"
+            )
+        if found.replaced_epsilon is not None:
+            lines.append(
+                f"  where one {self.word}'s data is replaced by other data (replace-one) the same noise guarantees "
+                f"epsilon {rounded_up(found.replaced_epsilon, 3)} at the same delta"
             )
         return lines
+
+
+def not_covered(relation: str, word: str) -> list[str]:
+    """What a guarantee for these neighbours is not about, where one of those who are protected is called so."""
+    return [*NOT_COVERED, _OTHER[relation].format(word, word)]
 
 
 def apart(ends: Iterable[tuple[int, int]]) -> bool:
@@ -322,7 +371,10 @@ def covered(record: Mapping[str, Any]) -> str:
 def statement(
     plan: Plan, budget: Budget, ledger: Ledger, insecure_seed: int | None = None, unit: str = "user", warning: str = ""
 ) -> Statement:
-    """What a plan that was charged to `ledger` guarantees within `budget`; reads no data."""
+    """What a plan that was charged to `ledger` guarantees within `budget`; reads no data.
+
+    `unit`: "row" where users are single rows, else what one user is called.
+    """
 
     def square(epsilon: float) -> float:
         """mu^2 of the Gaussian mechanism that costs as much; epsilon itself without delta, where they add up."""
@@ -342,7 +394,9 @@ def statement(
     return Statement(
         epsilon=budget.epsilon,
         delta=budget.delta,
-        unit=unit,
+        unit="row" if unit == "row" else "user",
+        called="" if unit in ("user", "row") else unit,
+        relation=plan.neighbours,
         n_users=plan.n_users,
         parts=tuple(
             Part(
@@ -376,11 +430,14 @@ def tradeoff(plan: Plan, delta: float) -> Tradeoff:
     >>> round(found.right_guess, 3), round(found.mu, 4), round(found.added_epsilon, 3)
     (0.547, 0.2367, 0.475)
     """
-    return _tradeoff(plan.costs, delta, _added_epsilon(plan, delta))
+    others = {other: _epsilon_under(plan, delta, other) for other in RELATIONS if other != plan.neighbours}
+    return _tradeoff(plan.costs, delta, others.get(ZERO_OUT), others.get(REPLACE_ONE))
 
 
 @lru_cache(maxsize=64)
-def _tradeoff(costs: tuple[Cost, ...], delta: float, added_epsilon: float | None) -> Tradeoff:
+def _tradeoff(
+    costs: tuple[Cost, ...], delta: float, added_epsilon: float | None, replaced_epsilon: float | None
+) -> Tradeoff:
     slack = _SLACK * delta
     mu = max(least_mu(cost, slack) for cost in costs)
     # Where the curves have come down to what is left out: failures, and a hundredth of delta, or else delta.
@@ -399,6 +456,7 @@ def _tradeoff(costs: tuple[Cost, ...], delta: float, added_epsilon: float | None
         failure=failure,
         epsilons=tuple((other, _finite(epsilon)) for other, epsilon in others.items()),
         added_epsilon=added_epsilon,
+        replaced_epsilon=replaced_epsilon,
     )
 
 
@@ -411,20 +469,19 @@ def _polygon(epsilons: Numbers, deltas: Numbers) -> tuple[tuple[float, float], .
     return (*half, *((b, a) for a, b in reversed(half)))
 
 
-def _added_epsilon(plan: Plan, delta: float) -> float | None:
-    """Epsilon at delta under adding or removing a user, for the users who would then pay most."""
-    added = {}
+def _epsilon_under(plan: Plan, delta: float, relation: str) -> float | None:
+    """Epsilon at delta of the same noise for neighbours of this relation, for the users who would then pay most."""
+    each = {}
     for step in plan.steps:
-        ratio, cost = step.mechanism.added_to_replaced, step.mechanism.cost
-        if ratio is None:
+        cost = step.mechanism.cost_under(relation)
+        if cost is None:
             return None
-        pure = tuple(ratio * epsilon for epsilon in cost.pure)
-        added[step] = Cost(ratio**2 * cost.gaussian, pure, cost.subsampled)
+        each[step] = cost
     costs = {
-        sum((cost for step, cost in added.items() if step.start <= position < step.stop), Cost())
+        sum((cost for step, cost in each.items() if step.start <= position < step.stop), Cost())
         for position in {step.start for step in plan.steps}
     }
-    return _finite(max(added_epsilon_at(cost, delta) for cost in costs))
+    return _finite(max(epsilon_at(cost, delta) for cost in costs))
 
 
 def right_guess(epsilon: float, delta: float) -> float:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from userdp._validate import check_record
-from userdp.privacy.accounting import Cost
+from userdp.privacy.accounting import REPLACE_ONE, ZERO_OUT, Cost, check_relation
 from userdp.privacy.clip import grid_bits
 from userdp.privacy.mechanism import Integers, Mechanism, Session, Vectors
 from userdp.privacy.noise import Noise, threshold_noise
@@ -28,8 +28,11 @@ class Vocabulary(Mechanism):
     matter.
 
     failure: the chance, at most, that one user's own texts pass, which is a part of delta.
+    neighbours: with "zero-out" a user's texts are taken away, which moves all counts by 1 together: noise has standard
+    deviation noise_multiplier.
 
-    Guarantee: 1 / noise_multiplier^2 (Gaussian) and `failure`, for any vectors. Proof: docs/proofs.md, section 29.
+    Guarantee: 1 / noise_multiplier^2 (Gaussian) and `failure`, for any vectors and neighbours of this relation. Proof:
+    docs/proofs.md, sections 29 and 33.
     Paper: Rogers 2023, "A Unifying Privacy Analysis Framework for Unknown Domain Algorithms in Differential Privacy".
     """
 
@@ -41,10 +44,12 @@ class Vocabulary(Mechanism):
     max_levels: int = 20
     n_words: int = 8
     block: int = 65536
+    neighbours: str = REPLACE_ONE
 
     rounds = 1
 
     def __post_init__(self) -> None:
+        check_relation(self.neighbours)
         counts = ("n_vectors", "levels_per_user", "max_levels", "n_words", "block")
         check_record(self, ("noise_multiplier",), counts, chances=("failure",))
         _ = self.noise  # raises now, and not after a charge, if there is none
@@ -64,8 +69,11 @@ class Vocabulary(Mechanism):
 
     @property
     def moved_steps(self) -> int:
-        """How far, at most, a replaced user moves all counts together (l2), in steps: sqrt(2) users, rounded up."""
-        return math.isqrt(2 * 4**self.bits) + 1
+        """How far, at most, a user moves all counts together (l2), in steps.
+
+        Replaced, by sqrt(2) users, rounded up; zeroed out, by one, since each of k counts moves by at most 1/sqrt(k).
+        """
+        return 2**self.bits if self.neighbours == ZERO_OUT else math.isqrt(2 * 4**self.bits) + 1
 
     def sensitivity(self, radius: float, dimension: int) -> float:
         """The same in users; whatever the radius."""
@@ -74,7 +82,8 @@ class Vocabulary(Mechanism):
     @property
     def noise(self) -> tuple[float, int]:
         """Standard deviation and threshold of counts, in steps, as OpenDP's privacy map certifies them."""
-        moved = (2 * self.levels_per_user, self.moved_steps, self.weight(1))
+        n_levels = self.levels_per_user * (1 if self.neighbours == ZERO_OUT else 2)  # whose counts move
+        moved = (n_levels, self.moved_steps, self.weight(1))
         return threshold_noise(self.noise_multiplier, self.failure, *moved)
 
     @property

@@ -57,6 +57,7 @@ def facts_of(model: Mapping[str, Any]) -> dict[str, Any]:
         "guarantee": {
             "private": private,
             "unit": privacy["unit"],
+            "relation": privacy["relation"],
             "neighbours": privacy["neighbours"],
             "number_of_users": "public",
             "epsilon": privacy["epsilon"],
@@ -76,6 +77,7 @@ def facts_of(model: Mapping[str, Any]) -> dict[str, Any]:
             "fails_outright_with_chance": found.failure,
             "epsilon_at_other_deltas": [{"delta": d, "epsilon": e} for d, e in found.epsilons],
             "add_or_remove_epsilon_to_compare_with": found.added_epsilon,
+            "replace_one_epsilon_of_the_same_noise": found.replaced_epsilon,
             "tradeoff": [{"false_alarm": a, "missed_detection": b} for a, b in found.points],
         },
         "composition": {
@@ -96,7 +98,7 @@ def facts_of(model: Mapping[str, Any]) -> dict[str, Any]:
             "side_channels": _SIDE_CHANNELS,
         },
         "bias": _BIAS,
-        "affected_users": affected and affected._asdict() | {"in_words": affected.in_words(privacy["unit"])},
+        "affected_users": affected and affected._asdict() | {"in_words": affected.in_words(privacy["word"])},
         "excess_risk": {
             "value": model["bound"],
             "is_estimate": model["bound_is_estimate"],

@@ -127,7 +127,7 @@ def templates() -> Environment:
 
 
 def _lead(model: Model) -> str:
-    unit, loss = model["privacy"]["unit"], model["loss"]  # without its numbers: the parameters have them
+    unit, loss = model["privacy"]["word"], model["loss"]  # without its numbers: the parameters have them
     kind = f"{'Poisson' if loss.startswith('poisson') else loss} loss, " if loss else ""
     private = model["privacy"]["private"]
     how = f"with {unit}-level differential privacy" if private else "with noise that can be reproduced"
@@ -168,10 +168,10 @@ def _tiles(model: Model) -> Iterator[tuple[str, str]]:
     unit, seeded = privacy["unit"], "" if privacy["private"] else "planned; does not hold"
     yield f"ε = {privacy['epsilon']:g}", seeded or "privacy loss, at most"
     yield f"δ = {power(privacy['delta'])}", seeded or "failure probability"
-    yield number(model["n_users"]), f"{unit}s (a public number)"
+    yield number(model["n_users"]), f"{privacy['word']}s (a public number)"
     if privacy["affected_users"] is not None:
         estimate, low, high = privacy["affected_users"].percents
-        yield estimate, f"of the {unit}s lost rows with missing cells (95%: {low} to {high})"
+        yield estimate, f"of the {privacy['word']}s lost rows with missing cells (95%: {low} to {high})"
     if rows is not None and unit == "user":
         yield number(rows), "rows per user, as declared"
     yield number(model["n_features"]), "features"
@@ -195,7 +195,7 @@ def _step_row(step: Mapping[str, Any], n_users: int) -> tuple[Any, ...]:
 
 def _charged(model: Model) -> Iterator[tuple[str, str]]:
     """The mechanisms' numbers, for reviewers."""
-    yield "neighbours", model["privacy"]["neighbours"]
+    yield "neighbours", f"{model['privacy']['relation']}: {model['privacy']['neighbours']}"
     yield "solver", f"{model['solver']}, mode {model['mode']}"
     for step in model["privacy"]["mechanisms"]:
         record = step.get("record", "")

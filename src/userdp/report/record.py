@@ -13,7 +13,7 @@ from typing import Any
 from userdp.evaluation.scores import Scores
 from userdp.models.files import parameters_now
 from userdp.models.sklearn_compat import mode_now
-from userdp.privacy.accounting import rounded_up
+from userdp.privacy.accounting import RELATIONS, REPLACE_ONE, rounded_up
 from userdp.privacy.statement import AffectedUsers, Tradeoff, right_guess
 from userdp.solvers.solver import PROVEN
 
@@ -29,7 +29,8 @@ _OPTIONAL: Mapping[str, Any] = {
     "source": {},
 }
 _OPTIONAL_PRIVACY: Mapping[str, Any] = {
-    **dict.fromkeys(("neighbours", "warning"), ""),
+    **dict.fromkeys(("neighbours", "warning", "called"), ""),
+    "relation": REPLACE_ONE,
     **dict.fromkeys(("insecure_seed", "ledger", "tradeoff", "affected_users")),
 }
 _WEAK, _WEAK_NOISE = 0.95, 0.75  # right guesses: that (epsilon, delta) alone allows, or the noise itself
@@ -76,17 +77,20 @@ def _completed_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     epsilon, delta, ledger = whole["epsilon"], whole["delta"], whole["ledger"]
     _check(0 < epsilon < math.inf and 0 <= delta < 1, "0 < epsilon < infinity and 0 <= delta < 1")
     _check(whole["unit"] in ("user", "row"), 'the unit is "user" or "row"')
+    _check(whole["relation"] in RELATIONS, "a relation of neighbours that there is")
     found = None if whole["tradeoff"] is None else Tradeoff.from_dict(whole["tradeoff"])
     if found is not None:
         points = [end for point in found.points for end in point]
         chances = [found.right_guess, found.failure, found.mu_failure, *points]
-        numbers = [found.mu, found.added_epsilon, *(value for pair in found.epsilons for value in pair)]
+        others = (found.added_epsilon, found.replaced_epsilon)
+        numbers = [found.mu, *others, *(value for pair in found.epsilons for value in pair)]
         fine = all(value is None or 0 <= value < math.inf for value in numbers) and len(points) > 2
         _check(fine and all(0 <= chance <= 1 for chance in chances), "chances and epsilons of the trade-off")
     alone = right_guess(epsilon, delta)  # what epsilon and delta alone rule out, beside what the noise gives
     best, weak = (alone, _WEAK) if found is None else (found.right_guess, _WEAK_NOISE)
     where = (ledger or {}).get("path")  # whose folder it is in is nobody's business
     return whole | {
+        "word": clean(whole["called"] or whole["unit"]),
         "mechanisms": [dict(step) for step in whole["mechanisms"]],
         "tradeoff": found,
         "affected_users": AffectedUsers.from_list(whole["affected_users"]),

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from userdp.privacy.accounting import rounded_up
+from userdp.privacy.accounting import ZERO_OUT, rounded_up
 from userdp.privacy.ledger import kind_of_class
-from userdp.privacy.statement import NOT_COVERED
+from userdp.privacy.statement import not_covered as statement_not_covered
 from userdp.report.record import clean, number, positive, power, real
 from userdp.solvers.solver import WORDS
 
@@ -114,10 +114,15 @@ def one_in(delta: float) -> str:
 def plain_guarantee(privacy: Mapping[str, Any]) -> str:
     """The guarantee in one sentence."""
     epsilon, delta = privacy["epsilon"], privacy["delta"]
-    all_of_it = "everything one user contributed, however many rows," if privacy["unit"] == "user" else "one row"
+    all_of_it = "one row"
+    if privacy["unit"] == "user":
+        all_of_it = f"everything one {privacy['word']} contributed, however many rows,"
     exception = f", plus a chance of {one_in(delta)}" if delta else ""
+    changing = f"Replacing {all_of_it} by anything else"
+    if privacy["relation"] == ZERO_OUT:
+        changing = f"Leaving {all_of_it} out of every total"
     return (
-        f"Replacing {all_of_it} by anything else changes the probability of every possible result of this release, and "
+        f"{changing} changes the probability of every possible result of this release, and "
         f"of every conclusion drawn from it, by at most a factor of {factor_at_most(epsilon)}{exception}."
     )
 
@@ -126,7 +131,9 @@ def attack_in_words(privacy: Mapping[str, Any]) -> str:
     """What the guarantee means for an attacker who wants to find out about one user."""
     versions = "one row: the true one, say, and another"
     if privacy["unit"] == "user":
-        versions = "one user's data: the true one, say, and someone else's"
+        versions = f"one {privacy['word']}'s data: the true one, say, and someone else's"
+    if privacy["relation"] == ZERO_OUT:
+        versions = f"what was done: one {privacy['word']}'s data was used, or it was left out of every total"
     alone, best = percent_at_most(privacy["alone"]), percent_at_most(privacy["best"])
     beyond = f" (ε, δ) alone would allow {alone}; the noise of this release is known in full, and allows {best}."
     warning = " That is a weak guarantee: on its own it rules out little." if privacy["weak"] else ""
@@ -139,7 +146,7 @@ def attack_in_words(privacy: Mapping[str, Any]) -> str:
 
 def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the noise gives beyond (epsilon, delta), as names and words; nothing for models that did not keep it."""
-    found, unit = privacy["tradeoff"], privacy["unit"]
+    found, unit = privacy["tradeoff"], privacy["word"]
     if found is None:
         return []
     alone, best = percent_at_most(privacy["alone"]), percent_at_most(privacy["best"])
@@ -160,6 +167,9 @@ def noise_facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
             "would print for the same noise and δ. It is another guarantee, shown only to compare with."
         )
         rows.append(("ε if counted by others", words))
+    if found.replaced_epsilon is not None:
+        words = f"{up(found.replaced_epsilon, 3)}: what the same noise guarantees where a {unit}'s data is replaced"
+        rows.append(("ε for replace-one", f"{words} by other data, at the same δ."))
     return rows
 
 
@@ -194,23 +204,26 @@ def not_covered(privacy: Mapping[str, Any]) -> list[str]:
     """What the guarantee does not protect."""
     return [
         "What many users have in common. That is what is learned, and it can be applied to anybody.",
-        f"The number of {privacy['unit']}s, names and types of columns and all parameters; how long training took and "
+        f"The number of {privacy['word']}s, names and types of columns and all parameters; how long training took and "
         "how much memory; the machine and its files.",
-        *NOT_COVERED,
+        *statement_not_covered(privacy["relation"], privacy["word"]),
     ]
 
 
 def exact_guarantee(record: Mapping[str, Any]) -> tuple[str, str]:
     """The guarantee as a mathematician writes it: over what, and the inequality's numbers."""
     privacy = record["privacy"]
-    differ = "one user's whole data" if privacy["unit"] == "user" else "one row"
+    differ = f"one {privacy['word']}'s whole data" if privacy["unit"] == "user" else "one row"
+    what = "replacement"
+    if privacy["relation"] == ZERO_OUT:
+        differ, what = f"{differ}, which in D′ adds nothing to any total", "zeroing out (a user's part of totals)"
     noted = bool(privacy["warning"])
     return (
-        f"For all data sets D and D′ of {number(record['n_users'])} {privacy['unit']}s that are equal except for "
+        f"For all data sets D and D′ of {number(record['n_users'])} {privacy['word']}s that are equal except for "
         f"{differ}{', and agree in what was read off them without protection (see the note above)' * noted}, and every "
         "set S of outcomes:",
         f"ε = {rounded_up(privacy['epsilon'])}, δ = {power(privacy['delta'])}. A is everything released: weights, "
-        f"radii, aborts. This is {privacy['unit']}-level (ε, δ)-differential privacy under replacement. Nothing "
+        f"radii, aborts. This is {privacy['word']}-level (ε, δ)-differential privacy under {what}. Nothing "
         f"{'else ' * noted}is assumed about the data, nor about an attacker's knowledge or computing power.",
     )
 
@@ -227,10 +240,10 @@ def cautions(record: Mapping[str, Any]) -> list[str]:
     if expected >= 1:
         found.append(
             f"δ = {power(privacy['delta'])} is not below 1 / {number(record['n_users'])}, one over the number of "
-            f"{privacy['unit']}s: a δ this large would even allow publishing one {privacy['unit']}'s data outright."
+            f"{privacy['word']}s: a δ this large would even allow publishing one {privacy['word']}'s data outright."
         )
     if privacy["affected_users"] is not None and privacy["affected_users"].clear:
-        found.append(privacy["affected_users"].in_words(privacy["unit"]))
+        found.append(privacy["affected_users"].in_words(privacy["word"]))
     found += [clean(str(note)) for note in record["notes"]]
     if privacy["warning"] and privacy["private"]:
         found.append(clean(privacy["warning"]))

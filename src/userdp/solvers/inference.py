@@ -36,7 +36,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.losses import known
-from userdp.privacy.accounting import Budget, BudgetExceeded, Cost, epsilon_at, gaussian_multiplier, least_enough
+from userdp.privacy.accounting import (
+    REPLACE_ONE,
+    Budget,
+    BudgetExceeded,
+    Cost,
+    epsilon_at,
+    gaussian_multiplier,
+    least_enough,
+)
 from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Plan, Step
 from userdp.solvers.descent import Run, State
@@ -108,13 +116,15 @@ class IntervalSteps:
     spread: Clip
 
     @staticmethod
-    def of(n_users: int, n_features: int, mu_squared: float) -> IntervalSteps:
+    def of(n_users: int, n_features: int, mu_squared: float, neighbours: str = REPLACE_ONE) -> IntervalSteps:
         """Those that together cost this mu^2."""
         block = block_of(n_features * (n_features + 1) // 2 + 1)
         of = {label: share_multiplier(1 / math.sqrt(mu_squared), part) for label, part in _PARTS.items()}
         acute = (SIZE, CURVATURE, SPREAD)
-        size, curvature, spread = (Clip(n_users, of[label], block=block, acute=True) for label in acute)
-        first, second = (Clip(n_users, of[label]) for label in GRADIENTS)
+        size, curvature, spread = (
+            Clip(n_users, of[label], block=block, acute=True, neighbours=neighbours) for label in acute
+        )
+        first, second = (Clip(n_users, of[label], neighbours=neighbours) for label in GRADIENTS)
         return IntervalSteps(size, curvature, (first, second), spread)
 
     @property
@@ -407,14 +417,13 @@ def with_intervals(
             "Expected delta > 0 for standard errors: leave inference or delta=0 out. Nothing was spent."
         )
     mu_squared = float((1 - 1e-8) / gaussian_multiplier(budget) ** 2)
-    planned = IntervalSteps.of(n_users, problem.n_features, fraction * mu_squared)
+
+    def of(n: int) -> IntervalSteps:
+        return IntervalSteps.of(n, problem.n_features, fraction * mu_squared, budget.neighbours)
+
+    planned = of(n_users)
     if _too_rough(problem, planned, rows_per_user):
-        more = least_enough(
-            lambda n: (
-                not _too_rough(problem, IntervalSteps.of(n, problem.n_features, fraction * mu_squared), rows_per_user)
-            ),
-            n_users,
-        )
+        more = least_enough(lambda n: not _too_rough(problem, of(n), rows_per_user), n_users)
         remedy = "Far more users" if more is None else f"About {more:,} users would do"
         raise BudgetExceeded(
             f"Expected more than n_users={n_users} for standard errors of {problem.n_features} weights at "
@@ -422,7 +431,7 @@ def with_intervals(
             "fewer features or a larger inference fraction. Nothing was spent.",
             enough_users=more,
         )
-    left = Budget(epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta), budget.delta)
+    left = replace(budget, epsilon=epsilon_at(Cost(gaussian=(1 - fraction) * mu_squared), budget.delta))
     for _ in range(_TRIES):
         option = choose(left)
         if (option.solver, option.mode) != (AUTO, "calibrated"):
@@ -434,7 +443,7 @@ def with_intervals(
         try:
             plan.certify(budget)
         except BudgetExceeded:  # samples compose a little worse than Gaussian noise does
-            left = Budget(_LESS * left.epsilon, left.delta)
+            left = replace(left, epsilon=_LESS * left.epsilon)
             continue
         schedule = option.plan.schedule
         assert isinstance(schedule, WhitenedClip)

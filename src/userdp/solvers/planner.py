@@ -16,7 +16,7 @@ from userdp._validate import check_counts
 from userdp.domains import Ball
 from userdp.losses import Loss
 from userdp.losses import loss as loss_of_name
-from userdp.privacy.accounting import Budget, BudgetExceeded, budget_for, least_enough
+from userdp.privacy.accounting import REPLACE_ONE, Budget, BudgetExceeded, budget_for, least_enough
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import PROVEN, SOLVERS, SolverPlan, without_delta
 
@@ -191,6 +191,9 @@ def consider(
     chosen, option = SOLVERS[solver, mode], Option(solver, mode)
     if budget.delta == 0 and not chosen.pure:
         return replace(option, refusal=without_delta())
+    if budget.neighbours != REPLACE_ONE and solver != AUTO:
+        said = f'solver="{solver}" is proven for neighbours="replace-one" alone, got {budget.neighbours!r}: leave it'
+        return replace(option, refusal=ValueError(f'{said} out, or take solver="auto". Nothing was spent.'))
     if problem.l2 and not chosen.penalizes:
         message = f'Expected l2={problem.l2} to be 0 for solver="{solver}": use solver="accelerated".'
         return replace(option, refusal=ValueError(f"{message} Nothing was spent."))
@@ -247,7 +250,7 @@ def check_use(
         return
 
     def useful(epsilon: float, users: int) -> bool:
-        size = (users, rows_per_user, Budget(epsilon, budget.delta))
+        size = (users, rows_per_user, replace(budget, epsilon=epsilon))
         other = consider(option.solver, option.mode, problem, *size, max_gradients)
         return other.feasible and not noise_dominated(problem, other)
 
@@ -318,6 +321,7 @@ class Comparison:
             "n_weights": self.problem.dimension,
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
+            "neighbours": self.budget.neighbours,
             "loss": self.problem.loss.name,
             "options": options,
             "choice": None if self.choice is None else self.choice.solver,
@@ -408,6 +412,7 @@ def plan(
     domain_radius: float = 10.0,
     target_bound: float | None = None,
     l2: float = 0.0,
+    neighbours: str = REPLACE_ONE,
     baselines: bool = False,
 ) -> Comparison:
     """Every solver's plan for so many users, rows and features, from public numbers; no data is needed or touched.
@@ -426,7 +431,7 @@ def plan(
     )
     if max_gradients is not None:
         (max_gradients,) = check_counts(max_gradients=max_gradients)
-    budget = budget_for(epsilon, delta, n_users)
+    budget = budget_for(epsilon, delta, n_users, neighbours)
     problem = public_problem(loss, n_features + fit_intercept, row_norm, domain_radius, target_bound, l2, fit_intercept)
     shown = [key for key, known in SOLVERS.items() if baselines or not known.baseline]
     options = [consider(name, mode, problem, n_users, rows_per_user, budget, max_gradients) for name, mode in shown]
@@ -458,6 +463,6 @@ def _enough_epsilon(option: Option, problem: Problem, n_users: int, rows_per_use
     solver, too_little = SOLVERS[option.solver, option.mode], float(budget.epsilon)
 
     def enough(epsilon: float) -> bool:
-        return solver.feasible(problem, n_users, rows_per_user, Budget(epsilon, budget.delta))
+        return solver.feasible(problem, n_users, rows_per_user, replace(budget, epsilon=epsilon))
 
     return least_enough(enough, too_little, _MOST_TIMES * too_little)

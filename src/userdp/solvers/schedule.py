@@ -136,7 +136,7 @@ def pure(problem: Problem, n_users: int, budget: Budget) -> Layout:
     fraction = (1 - constants.PURE_BURN_IN[1]) * (1 - whitening - constants.CURVATURE_FRACTION - recalibration)
     # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
     noise = constants.PURE_SPREAD * math.sqrt(2 * averaged * (problem.dimension + 1)) / (fraction * budget.epsilon)
-    s = math.sqrt(0.5 * problem.dimension) * noise / n_users
+    s = budget.relative_noise * math.sqrt(0.5 * problem.dimension) * noise / n_users
     last = (Share(RECALIBRATION, *constants.PURE_RECALIBRATION),) if _recalibrated(problem, s) else ()
     whitening = 0.0 if problem.public_moment is not None else whitening
     shares = _of_everyone(problem, whitening, constants.PURE_BURN_IN, averaged, last)
@@ -166,7 +166,7 @@ def choose(
 
 def _gaussian(problem: Problem, n_users: int, budget: Budget) -> tuple[float, float]:
     """s, and the fraction for whitening."""
-    s = math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
+    s = budget.relative_noise * math.sqrt(problem.dimension) * gaussian_multiplier(budget) / n_users
     factor, usual, power = constants.WHITENING
     return s, 0.8 * min(max(factor * (s / usual) ** power, 0.1), 0.35) if s <= 0.05 else 0.16
 

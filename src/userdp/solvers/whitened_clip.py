@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -101,7 +101,13 @@ def plan_whitened_clip(
     if layout.whitening:
         multiplier = share_multiplier(whole, layout.whitening, pure=layout.pure)
         whitening = whitening_steps(
-            n_users, problem.n_features, problem.intercept, multiplier, apart=layout.fast, pure=layout.pure
+            n_users,
+            problem.n_features,
+            problem.intercept,
+            multiplier,
+            apart=layout.fast,
+            pure=layout.pure,
+            neighbours=budget.neighbours,
         )
     means = _steps(layout, n_users, sampled, budget, whole, whitening)
     plan = Plan(n_users, (*whitening, *means))
@@ -137,14 +143,21 @@ def _steps(
         for share in layout.shares:
             start, stop = int(share.start * n_users), int(share.stop * n_users)
             noise = share_multiplier(multiplier, share.fraction, share.n_releases, layout.pure)
-            clip = Clip(stop - start, noise, share.n_releases, sampling_probability=sampled, laplace=layout.pure)
+            kind: dict[str, Any] = {
+                "sampling_probability": sampled,
+                "laplace": layout.pure,
+                "neighbours": budget.neighbours,
+            }
+            clip = Clip(stop - start, noise, share.n_releases, **kind)
             steps.append(Step(share.label, start, stop, clip))
         return steps
 
-    def cost(added: float) -> Cost:  # in units of adding one user, half of a replacement
-        return sum((step.mechanism.cost for step in (*whitening, *means(added / 2))), Cost())
+    moved = 2 * budget.relative_noise  # by a neighbour, in units of adding one user, which `calibrate` searches in
 
-    return means(whole if sampled == 1 else calibrate(cost, budget) * (1 + 1e-9) / 2)
+    def cost(added: float) -> Cost:
+        return sum((step.mechanism.cost for step in (*whitening, *means(added / moved))), Cost())
+
+    return means(whole if sampled == 1 else calibrate(cost, budget) * (1 + 1e-9) / moved)
 
 
 def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> ClippedPhase:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from userdp.domains import Domain
+from userdp.privacy.accounting import REPLACE_ONE
 from userdp.privacy.clip import Clip
 from userdp.privacy.plan import Step
 from userdp.solvers import constants
@@ -43,7 +44,13 @@ def block_of(n_entries: int) -> int:
 
 
 def whitening_steps(
-    n_users: int, n_features: int, intercept: bool, multiplier: float, apart: bool = False, pure: bool = False
+    n_users: int,
+    n_features: int,
+    intercept: bool,
+    multiplier: float,
+    apart: bool = False,
+    pure: bool = False,
+    neighbours: str = REPLACE_ONE,
 ) -> tuple[Step, ...]:
     """The releases that together cost as much as one Gaussian, or if `pure` Laplace, release of this noise multiplier.
 
@@ -55,7 +62,7 @@ def whitening_steps(
 
     def mean(fraction: float, size: int, n_asked: int) -> Clip:
         noise = share_multiplier(multiplier, fraction, pure=pure)
-        return Clip(n_asked, noise, block=block_of(size), acute=not pure, laplace=pure)
+        return Clip(n_asked, noise, block=block_of(size), acute=not pure, laplace=pure, neighbours=neighbours)
 
     scale = mean(constants.SCALE_FRACTION, n_features, n_users)
     noise = scale.noise_std(scale.radius_of(math.sqrt(n_features), n_features), n_features)
