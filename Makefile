@@ -53,7 +53,7 @@ BOTH := --numprocesses=2 --dist=worksteal
 # A moment's look: layers, places of planted bugs, docs, and the core's arithmetic.
 check: lint types
 	$(PYTEST) $(BOTH) -m "not slow" tests/test_layers.py tests/test_domains.py tests/test_locks.py \
-	  tests/test_default_delta.py tests/test_statistics.py tests/privacy/test_plan.py tests/privacy/test_clip.py \
+	  tests/test_default_delta.py tests/test_statistics.py tests/privacy/test_plan.py tests/privacy/test_clip.py tests/privacy/test_means.py \
 	  tests/privacy/test_mechanism.py tests/privacy/test_statement.py tests/solvers/test_problem.py \
 	  tests/test_mutants.py tests/test_docs.py --deselect=tests/test_docs.py::test_code_blocks_run
 

@@ -104,9 +104,11 @@ def moments(repeats: int, quick: bool) -> list[dict]:
     found = []
     for d in FEATURES:
         data, basis = generated(d, 20, ENTRIES // (20 if quick else 2)), np.eye(d) + 0.1
+        double = data.rows.astype(np.float64)
         calls = {
             "X.sum()": data.rows.sum,
             "X^T X": lambda data=data: data.rows.T @ data.rows,
+            "X^T X in float64": lambda double=double: double.T @ double,
             "in a basis": releases(data, MomentShape(basis), 1.0, repeats),
             "in no basis": releases(data, SecondMomentShape(float(d)), 1.5, repeats),
         }
