@@ -116,7 +116,7 @@ def test_the_glossary_is_checked():
 
 
 # Texts that users read.
-PLAIN = [page for page in PAGES if ROOT / "research" not in page.parents and page.stem != "speed"]
+PLAIN = [page for page in PAGES if ROOT / "research" not in page.parents]
 
 
 @pytest.mark.parametrize("page", [*PLAIN, *sorted((ROOT / "examples").glob("*.py"))], ids=lambda p: p.name)
