@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from userdp import paper, privacy
-from userdp._validate import check_counts, check_record
+from userdp._validate import check_counts, check_record, is_our_message
+from userdp.data.store import in_bytes
+from userdp.data.users import UserData
 from userdp.paper.outlier_removal import RadiusSearch
 from userdp.privacy.clip import Clip
 from userdp.privacy.mechanism import Aborted, Mechanism, described
@@ -190,3 +192,19 @@ def test_an_abort_says_its_reason_and_what_was_spent():
 def test_reals_whose_squares_overflow_are_refused(value):
     with pytest.raises(ValueError, match=r"^noise_multiplier must be"):
         Clip(50, value)
+
+
+def test_only_words_of_our_own_raise_statements_may_be_shown():
+    """Words of other libraries, and of float() within our files, may quote a cell."""
+
+    def raised(work):
+        with pytest.raises((ValueError, TypeError)) as caught:
+            work()
+        return caught.value
+
+    assert is_our_message(raised(lambda: check_counts(count=0)))
+    assert is_our_message(raised(lambda: UserData.from_arrays([[1.0]], None, [0])))
+    assert not is_our_message(raised(lambda: float("SECRET")))
+    assert not is_our_message(raised(lambda: Clip("SECRET" * 2)))  # a missing argument: Python's words
+    assert not is_our_message(raised(lambda: in_bytes("SECRET")))  # in a file of ours, but no raise statement
+    assert not is_our_message(ValueError("SECRET"))
