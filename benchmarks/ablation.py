@@ -9,7 +9,8 @@ nothing in that cell, and no more runs are made.
 NOT PRIVATE: runs are seeded, and scored against the truth.
 
     python benchmarks/ablation.py [--parts zoom,recalibration] [--cells rows-1,poisson] [--runs 8] [--minutes 60]
-        [--json docs/bench/ablation.json] [--table docs/ablation.md]
+        [--json docs/bench/ablation.json]
+    python benchmarks/ablation.py --json docs/bench/ablation.json [--again] [--table docs/ablation.md]
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, log_softmax, ndtr, ndtri, softmax
 
-from userdp import Ball, UserData, losses
+from userdp import Ball, Solver, UserData, losses
 from userdp.models.fitting import minimize
 from userdp.solvers import constants, descent, schedule, shrinkage, whitened_clip, whitening
 from userdp_research.bench.cells import NOTE, provenance
@@ -57,30 +58,20 @@ def phases(change: Callable[..., Any]) -> list[Change]:
 
 
 def clip_as_full(phase: Any, problem: Any, layout: Any) -> Any:
-    return replace(phase, clip=layout.clip(problem, phase.label), tail=0.0) if layout.fast else phase
+    return replace(phase, fast=False) if layout.fast else phase
 
 
-def no_tail(phase: Any, problem: Any, layout: Any) -> Any:
-    return phase if layout.fast else replace(phase, tail=0.0)
-
-
-_EARLY = (*schedule._APPROACH, schedule.CURVATURE)
-_SLOW = [(descent.ClippedPhase, "fast", False)]
+_EARLY = tuple(label for label in schedule.APPROACH if label != schedule.EARLY_CURVATURE)
 PARTS: dict[str, list[Change]] = {
     # schedules
     "fast schedule": constant(FEWEST_FAST=ALWAYS),
     "early curvature": [(schedule, "APPROACH", _EARLY), (descent, "APPROACH", _EARLY)],
     "steps for a rare class": constant(RARE_CLASS=(1, 1e-6), FLAT=0.0),
-    "approach skipped unless a class is rare": [(whitened_clip, "IF_FLAT", (schedule.FLAT_STEPS,))],
-    "momentum for a rare class": constant(FLAT_PACE=constants.FAST_PACE),
     "three numbers of fast steps": constant(FAST_STEPS=((1e-3, (3, 5)),)),
-    "correction of fast steps by axis": _SLOW,
     "pace of targets far off": constant(FAR_OFF=NEVER),
-    "falling steps": [*constant(PACE=constants.PACE._replace(falls=False)), *_SLOW],
     "recalibration": constant(TOO_NOISY=-1.0),
     "recalibration only with eight weights": constant(FEWEST_WEIGHTS=0),
     "recalibration only with little noise": constant(TOO_NOISY=NEVER),
-    "burn-in by noise": constant(BURN_IN_FRACTIONS=(0.2, 0.2)),
     "whitening's fraction by noise": constant(WHITENING=(0.2, 1.0, 0.0)),
     # whitening
     "columns' scales": constant(FREQUENT=0.0),
@@ -89,33 +80,26 @@ PARTS: dict[str, list[Change]] = {
     "a constant that is seen": constant(NEAR_SCALE=(1.0, 1.0)),
     "five stages rather than three": constant(STAGES=(1 / 3,) * 3),
     "later stages get more": constant(STAGES=(0.2,) * 5),
-    "thresholds": constant(MOST_THRESHOLD=0.0),
-    "most threshold": constant(MOST_THRESHOLD=NEVER),
+    "thresholds": constant(AXIS_NOISE=0.0),
     "ridge": constant(RIDGE=1e-9),
     # clips
-    "long rows count less": constant(LONGEST=NEVER),
+    "long rows count less": constant(LONGEST=0.03),
     "room for long rows": constant(ROOM=0.0),
     "wider clips for few weights": constant(CLIP=(*constants.CLIP[:2], 0.0)),
-    "least clip of one-row users": constant(SKEWED=0.0),
     "clips for lopsided classes": constant(LOPSIDED=0.0),
     "recalibration's clips for lopsided classes": constant(LOPSIDED_RECALIBRATION=0.0),
     "fast clips by a tail": phases(clip_as_full),
-    "other clips by a tail": phases(no_tail),
     # sizes and steps
-    "usual sizes": constant(USUAL_SIZES=np.full(12, 1 / 12)),
+    "usual sizes": [(descent, "_USUAL_SIZES", np.full(12, 1 / 12))],
     "forgetting sizes": constant(FORGET=1.0),
     "zoom": constant(CLEARLY=NEVER),
     "steps limited by noise": constant(MOST_NOISE=NEVER),
     "a prior of the curvature": constant(CURVATURE_SPREAD=NEVER),
     "the measured curvature": constant(CURVATURE_SPREAD=0.0),
-    "curvature of counts followed": constant(FOLLOWED=(1.0, 1.0)),
-    "short steps of counts": constant(NEARBY=NEVER),
     "curvature where it settles": [(descent.Run, "settled", lambda self, state, average: (state, average))],
-    "what clips take off the curvature": [(descent.Sizes, "kept", lambda self, clip: 1.0)],
     # shrinkage and recalibration
     "shrinkage": [(shrinkage.Axes, "shrunk", lambda self, point, *_: point)],
-    "powers of rows' variance": constant(POWERS=(0.5,)),
-    "curvature of axes": constant(RELATIVE=(1.0, 1.0)),
+    "curvature of axes": [(whitened_clip, "curved_along", lambda axes, *_: (np.ones(len(axes.known)),) * 2)],
     "flat axes": constant(FLAT_AXES=0.0),
     "first steps of linear losses left out": constant(FAR_STEPS=0),
     "clear intercepts": constant(CLEAR=NEVER),
@@ -258,7 +242,7 @@ class Cell:
         known = {"poisson": losses.poisson(20.0), "huber": losses.huber(0.2), "quantile": losses.quantile(0.9)}
         known |= {"multinomial": losses.multinomial(3), "logistic": losses.logistic, "squared": losses.squared}
         bound = None if self.loss in ("logistic", "multinomial") else self.bound
-        settings = {"rows_per_user": self.rows, "target_bound": bound, "insecure_seed": seed, "progress": False}
+        settings = {"rows_per_user": self.rows, "target_bound": bound, "insecure_seed": seed}
         return minimize(known[self.loss], data, Ball(NEVER), self.epsilon, self.delta, **settings).weights
 
 
@@ -298,10 +282,12 @@ class RealCell:
     def fit(self, data: UserData, seed: int) -> np.ndarray:
         task = known_tasks()[self.name]
         bound = None if task.loss.classifies else 1.0
-        settings = {"rows_per_user": 30, "row_norm": task.longest(data.n_features), "target_bound": bound}
-        return minimize(
-            task.loss, data, Ball(NEVER), self.epsilon, 1e-6, insecure_seed=seed, progress=False, **settings
-        ).weights
+        settings = {
+            "rows_per_user": 30,
+            "solver": Solver(row_norm=task.longest(data.n_features)),
+            "target_bound": bound,
+        }
+        return minimize(task.loss, data, Ball(NEVER), self.epsilon, 1e-6, insecure_seed=seed, **settings).weights
 
 
 @functools.lru_cache(maxsize=1)
@@ -331,6 +317,7 @@ CELLS: list[Cell | RealCell] = [
     *_at(8, name="squared copy", loss="squared", n_users=5_000, rows=3, columns="copy", **_WEAK),
     RealCell("online_retail", 1.0),
     *_at(8, name="rows-10", loss="logistic", n_users=3_000, rows=10),
+    *_at(0.1, name="rows-3", loss="logistic", n_users=3_000, rows=3),
     *_at(0.5, name="rows-3", loss="logistic", n_users=5_000, rows=3),
     *_at(4, name="odd-units", loss="logistic", n_users=50_000, rows=5, odd_units=True),  # fast
     *_at(1, name="few-weights", loss="logistic", n_users=5_000, rows=1, features=3),
@@ -386,21 +373,29 @@ def ratio(others: list[float], usual: list[float]) -> tuple[float, float]:
 
 
 def table(cells: list[dict[str, Any]]) -> str:
-    """A line for each part: its worst and best cells, and how many it changes."""
+    """A line for each part: how many cells are worse or better without it, and the worst one; then all parts' cells."""
     lines = [
-        "| without | cells it acts in | worse by 5% | better by 5% | ratio, all cells | worst cell | its ratio |",
-        "|---|---:|---:|---:|---:|---|---:|",
+        "| without | cells | worse | better | worst cell | its ratio |",
+        "|---|---:|---:|---:|---|---:|",
     ]
     for part in dict.fromkeys(part for cell in cells for part in cell["parts"]):
-        acting = [(ratio(cell["without"][part], cell["usual"]), cell) for cell in cells if part in cell["without"]]
-        acting = [((r, se), cell) for (r, se), cell in acting if math.isfinite(r) and len(cell["usual"]) > 1]
-        worse, better = (sum(sign * (r - 1) - 2 * se > 0.05 for (r, se), _ in acting) for sign in (1, -1))
-        logs = [math.log(min(max(r, 1e-3), 1e3)) for (r, _), _ in acting]
-        usual = math.exp(sum(logs) / len(logs)) if logs else 1.0
-        (r, se), cell = max(acting, key=lambda one: one[0][0] - 2 * one[0][1], default=((1.0, 0.0), {"cell": ""}))
-        lines.append(
-            f"| {part} | {len(acting)} | {worse} | {better} | {usual:.2f} | {cell['cell']} | {r:.2f} +- {se:.2f} |"
-        )
+        acting = [(*ratio(cell["without"][part], cell["usual"]), cell) for cell in cells if part in cell["without"]]
+        worse, better = (sum(sign * (r - 1) - 2 * error > 0.05 for r, error, _ in acting) for sign in (1, -1))
+        if not acting:
+            lines.append(f"| {part} | 0 | | | | |")
+            continue
+        r, error, cell = max(acting, key=lambda one: one[0] - 2 * one[1])
+        lines.append(f"| {part} | {len(acting)} | {worse} | {better} | {cell['cell']} | {r:.2f} ± {error:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def changes(cells: list[dict[str, Any]]) -> str:
+    """A line for each cell that was run again once parts were removed: what all of it came to."""
+    lines = ["| cell | excess before | after / before |", "|---|---:|---:|"]
+    for cell in cells:
+        if cell.get("after"):
+            r, error = ratio(cell["after"], cell["usual"])
+            lines.append(f"| {cell['cell']} | {np.mean(cell['usual']):.2g} | {r:.2f} ± {error:.2f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -411,9 +406,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=60.0, help="no cell is begun after that")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--table", type=Path)
+    parser.add_argument(
+        "--again", action="store_true", help="run the cells of --json again, with all parts that are left"
+    )
+    parser.add_argument("--table", type=Path, help="the page whose tables are made from --json; nothing is run")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
+    if asked.table or asked.again:
+        record = json.loads(asked.json.read_text())
+        for cell in (cell for cell in CELLS if asked.again):
+            for known in record["cells"]:
+                if known["cell"] == cell.label():
+                    known["after"] = [run(cell, cell.draw(seed), seed, None) for seed in range(len(known["usual"]))]
+                    print(known["cell"], *ratio(known["after"], known["usual"]), flush=True)
+                    asked.json.write_text(json.dumps(record, indent=1) + "\n")
+        if asked.table:
+            before, _, rest = asked.table.read_text().partition(MARKS[0])
+            made = f"{table(record['cells'])}\n{changes(record['cells'])}"
+            asked.table.write_text(f"{before}{MARKS[0]}{made}{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+        return
     parts = asked.parts.split(",")
     names = None if asked.cells is None else asked.cells.split(",")
     started, cells = time.monotonic(), []
@@ -424,10 +435,6 @@ def main() -> None:
             if asked.json:
                 asked.json.write_text(json.dumps({"note": NOTE} | provenance() | {"cells": cells}, indent=1) + "\n")
     print(table(cells))
-    if asked.table:
-        text = asked.table.read_text()
-        start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-        asked.table.write_text(text[:start] + table(cells) + text[end:])
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ LOSSES: dict[str, Callable[..., Any]] = {
 }
 # What a part of the solver is replaced by to switch it off.
 ABLATIONS: dict[str, tuple[Any, str, Any]] = {
-    "all parts": (constants, "MOST_THRESHOLD", constants.MOST_THRESHOLD),
-    "shapes of moments in all stages": (constants, "MOST_THRESHOLD", 0.0),
+    "all parts": (constants, "AXIS_NOISE", constants.AXIS_NOISE),
+    "shapes of moments in all stages": (constants, "AXIS_NOISE", 0.0),
     "no room for long rows": (constants, "ROOM", 0.0),
     "curvature not looked at": (constants, "RELATIVE", (1.0, 1.0)),
 }

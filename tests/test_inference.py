@@ -276,8 +276,8 @@ def test_intervals_of_a_class_too_rare_for_the_noise_are_wide_enough_and_weights
 
 
 def test_intervals_of_a_rare_class_are_widened_by_as_much_as_noise_changes_curvatures(monkeypatch):
-    truth, data = rare_class(2000, 0)
-    options = {"rows_per_user": 1, "insecure_seed": 0, "inference": 0.5, "execution": QUIET}
+    truth, data = rare_class(3000, 4)
+    options = {"rows_per_user": 1, "insecure_seed": 4, "inference": 0.5, "execution": QUIET}
     wide = minimize(losses.logistic, data, Ball(1e9), 1.5, 1e-6, **options)
     factor = float(re.match(r"Standard errors are widened by a factor of (\d\.\d), ", wide.message)[1])
     monkeypatch.setattr(inference, "_FARTHEST", inference._FARTHEST_STEPPED)

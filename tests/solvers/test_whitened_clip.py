@@ -20,7 +20,6 @@ from userdp.privacy import curator as curators
 from userdp.privacy.accounting import Cost, fits
 from userdp.privacy.clip import Clip
 from userdp.solvers import constants, whitened_clip
-from userdp.solvers.descent import likely_factor
 from userdp.solvers.planner import choose
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import carry_out
@@ -249,18 +248,6 @@ def test_with_much_noise_such_columns_do_not_walk_away(column):
     data = UserData.from_arrays(rows, targets / 6, np.repeat(np.arange(2000), 3), fit_intercept=True)
     weights = 6 * fit(data, 1.0, 3, loss="squared", target_bound=1.0).weights
     assert np.abs(weights).max() < 1.5  # tens, if they did
-
-
-@given(measured=st.floats(-5, 5), noise=st.floats(0.01, 10))
-def test_a_curvature_that_noise_hides_is_not_taken_for_none(measured, noise):
-    lowest, highest = constants.FOLLOWED
-    factor = likely_factor(measured, noise)
-    assert lowest <= factor <= highest
-    assert likely_factor(measured + noise, noise) >= factor * (1 - 1e-9)
-    if 2 * lowest < measured < highest / 1.2 and noise < 0.05 * measured:
-        assert factor == pytest.approx(measured, rel=0.1)
-    if noise >= 0.5 and measured >= 0.3 - 2 * noise:  # two deviations below a usual one
-        assert factor > 1.5 * lowest
 
 
 def test_few_users_have_the_full_schedule_however_many_rows():

@@ -108,6 +108,8 @@ class Clip(Mechanism):
 
     def cost_under(self, relation: str) -> Cost:
         ratio = self._moved(self.neighbours) / self._moved(relation)
+        if self.acute and relation != self.neighbours == ZERO_OUT:
+            ratio *= 1 - _ROUNDED_ANGLE / 2  # by which rounding may turn vectors apart, which matters to replacements
         return replace(self, neighbours=relation, noise_multiplier=ratio * self.noise_multiplier).cost
 
     @property

@@ -16,37 +16,33 @@ from userdp.losses import Loss
 from userdp.solvers import constants
 from userdp.solvers.constants import Pace
 from userdp.solvers.problem import Problem
-from userdp.solvers.schedule import APPROACH, RECALIBRATION
+from userdp.solvers.schedule import APPROACH, CURVATURE, RECALIBRATION
 from userdp.solvers.shrinkage import Axes, Visit, mean_curvature
 from userdp.solvers.solver import Phase, Releases, Request
 from userdp.solvers.whitening import Coordinates
 from userdp.statistics.gradients import N_SIZES, ClippedGradient, MeanCurvature, MeanGradient, RowWeights
 
 _NORMS = 0.72 * 2.0 ** -np.arange(N_SIZES)  # a size's norm / longest: sizes halve, and 0.72 is amid 1/2 and 1
+_USUAL_SIZES = 2.0 ** -np.abs(np.arange(N_SIZES) - constants.USUAL_SIZE)
+_USUAL_SIZES /= _USUAL_SIZES.sum()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedPhase(Phase):
     """Steps in all coordinates, or in few: at first `radius` long vectors are released with std noise_ratio * radius.
 
-    `clip`: in units of the gradients' root mean square, for users of one row at least `least_clip`; `tail`: at most
-    this fraction of the users is clipped, as far as is seen (0 for no such limit); `longest`: what row weights bound a
-    row to; `s`, `pace`, `flat_pace` and `pure` as in `Layout`.
+    `clip`: in units of the gradients' root mean square; or `tail`, of a fast schedule: this fraction of the users is
+    clipped, as far as is seen (0 for none); `longest`: what row weights bound a
+    row to; `s`, `pace`, `fast` and `pure` as in `Layout`.
     """
 
     clip: float
-    least_clip: float
     tail: float
     longest: float
     s: float
     pace: Pace
-    flat_pace: Pace
+    fast: bool = False
     pure: bool = False
-
-    @property
-    def fast(self) -> bool:
-        """Whether it is of the fast schedule: few steps, none of them shorter than the others."""
-        return not (self.pace.falls or self.pure)
 
 
 def clip_radius(length: float, dimension: int, pure: bool) -> float:
@@ -67,7 +63,7 @@ def in_units(problem: Problem) -> bool:
 
 def usual_norm(clip: float) -> float:
     """Root mean square norm / longest before anything is known, times a clip in units of it; at most 1."""
-    return min(1.0, clip * float(np.sqrt(constants.USUAL_SIZES @ _NORMS**2)))
+    return min(1.0, clip * float(np.sqrt(_USUAL_SIZES @ _NORMS**2)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +71,7 @@ class Sizes:
     """How frequent each size of gradients is, followed from step to step; what is below noise counts as 0."""
 
     precision: float = 1 / constants.USUAL_SIZES_ERROR**2
-    total: np.ndarray = field(default_factory=lambda: constants.USUAL_SIZES / constants.USUAL_SIZES_ERROR**2)
+    total: np.ndarray = field(default_factory=lambda: _USUAL_SIZES / constants.USUAL_SIZES_ERROR**2)
 
     def seen(self, frequencies: np.ndarray, error: float) -> Sizes:
         """With what one more release told."""
@@ -108,20 +104,13 @@ class Sizes:
         place = math.log(max(tails[size] / fraction, 1.0)) / math.log(max(tails[size], fraction) / above)
         return float(2.0 ** (place - size - 1))
 
-    def kept(self, clip: float) -> float:
-        """Mean of min(1, clip / norm), the clip in units of longest: by so much clipping flattens the objective."""
-        frequencies = np.maximum(self.total, 0.0)
-        if not frequencies.any():  # nobody has a gradient, and noise is negative everywhere
-            frequencies = constants.USUAL_SIZES
-        return float(frequencies @ np.minimum(1.0, clip / _NORMS)) / float(frequencies.sum())
-
 
 def _zoomed(frequencies: np.ndarray, error: float) -> Sizes | None:
     """If a release clearly told of the smallest sizes only: these, `ZOOM` sizes larger; None if not.
 
     What earlier releases told is then forgotten: they were of a point far off.
     """
-    others, zoom, clear = N_SIZES - constants.SMALL, constants.ZOOM, constants.CLEARLY * error
+    others, zoom, clear = N_SIZES - constants.ZOOM, constants.ZOOM, constants.CLEARLY * error
     small = frequencies[others:].sum() - frequencies[:others].sum()
     if small < clear * math.sqrt(N_SIZES) or np.any(frequencies[:others] > clear):
         return None
@@ -138,9 +127,7 @@ class State:
     clip: float
     sizes: Sizes = field(default_factory=Sizes)
     scale: float = 1.0  # of slopes / what public numbers say of it, where targets are found to be far smaller
-    followed: float = 1.0  # curvature / what the loss tells of it
     inverse_rows: float = 0.0  # mean over users of 1 / rows
-    n_steps: int = 0
     walk: float = 0.0  # variance of a weight along which nothing is curved: steps of mere noise, added up
     visits: tuple[Visit, ...] = ()
     affected: tuple[tuple[float, float], ...] = ()  # of everyone, as released, and its noise's std
@@ -148,13 +135,12 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Average:
-    """Of steps: the average of the points less the correction, the std of a weight of it, the correction (the average
-    gradient over the curvature), and the variance of predictions at the points.
+    """Of steps: the average of the points less that of the gradients over the curvature, the std of a weight of it, and
+    the variance of predictions at the points.
     """
 
     point: np.ndarray
     noise: float
-    correction: np.ndarray
     spread: float = 0.0
 
 
@@ -230,10 +216,8 @@ class Run:
     def whitened(self, point: np.ndarray) -> np.ndarray:
         return point if self.directions is None else self.directions @ point
 
-    def begin(
-        self, point: np.ndarray, curvature: float, scale: float = 1.0, followed: float = 1.0, inverse_rows: float = 0.0
-    ) -> State:
-        state = State(point, np.zeros_like(point), curvature, 0.0, Sizes(), scale, followed, inverse_rows)
+    def begin(self, point: np.ndarray, curvature: float, scale: float = 1.0, inverse_rows: float = 0.0) -> State:
+        state = State(point, np.zeros_like(point), curvature, 0.0, Sizes(), scale, inverse_rows)
         return self.at(replace(state, clip=0.25 * self.longest(state)), point)
 
     def at(self, state: State, point: np.ndarray) -> State:
@@ -245,14 +229,14 @@ class Run:
         if self.loss.usual_curvature is not None:
             u = self.whitened(point)
             mean = float(self.coordinates.constant @ u) if self.problem.intercept else 0.0
-            curvature = state.followed * self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
+            curvature = self.loss.usual_curvature(mean, max(float(u @ u) - mean**2, 0.0))
         return replace(state, point=point, curvature=curvature)
 
     def mean_gradient(self, state: State) -> MeanGradient:
         weights = self.coordinates.to_weights(self.whitened(state.point))
         return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
-    def measure(self, state: State, ratio: float, label: str) -> Releases[State]:
+    def measure(self, state: State, ratio: float, label: str = CURVATURE) -> Releases[State]:
         """The curvature becomes what is released, as far as that can be told from noise, of userdp's losses."""
         statistic = MeanCurvature(self.mean_gradient(state), self.difference, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
@@ -260,10 +244,9 @@ class Run:
         released = (yield Request(label, statistic, radius)) + 0.5
         noise, measured = scale * radius * ratio, scale * float(released[0])
         state = replace(state, inverse_rows=min(max(float(released[1]) - radius * ratio, 0.0), 1.0))
+        if self.loss.usual_curvature is not None:  # the loss tells more of it, far below the largest
+            return state
         usual = state.curvature / self.loss.curvature
-        if self.loss.usual_curvature is not None:  # far below the largest it is known but for a factor
-            factor = likely_factor(measured / usual, noise / usual)
-            return self.at(replace(state, followed=state.followed * factor), state.point)
         trust = constants.CURVATURE_SPREAD**2 / (constants.CURVATURE_SPREAD**2 + noise**2)
         fraction = trust * measured + (1 - trust) * usual
         return replace(state, curvature=self.loss.curvature * min(max(fraction, constants.LEAST_CURVATURE), 1.0))
@@ -285,18 +268,16 @@ class Run:
         std = ratio * radius
         return Gradient(gradient, std, frequencies, std / mark, affected, std / statistic.affected_mark)
 
-    def observed(self, state: State, released: Gradient, label: str) -> tuple[State, float]:
-        """With the sizes that came along, and the clip for the next step; and how curved the clipped objective is."""
-        sizes = state.sizes.seen(released.frequencies, released.frequency_std)
-        steep = state.curvature * sizes.kept(state.clip / self.longest(state))
-        state = replace(state, sizes=sizes)
-        if label not in APPROACH:  # which asks a part of the users
+    def observed(self, state: State, released: Gradient, label: str) -> State:
+        """With the sizes that came along, and the clip for the next step."""
+        state = replace(state, sizes=state.sizes.seen(released.frequencies, released.frequency_std))
+        if label not in APPROACH:  # each of which asks a part of the users
             state = replace(state, affected=(*state.affected, (released.affected, released.affected_std)))
         if in_units(self.problem):
             zoomed = _zoomed(released.frequencies, released.frequency_std)
             if zoomed is not None:
                 state = replace(state, sizes=zoomed, scale=state.scale / 2**constants.ZOOM)
-        return replace(state, clip=self.next_clip(state)), steep
+        return replace(state, clip=self.next_clip(state))
 
     def next_clip(self, state: State) -> float:
         """Where to clip: at a multiple of the root mean square, or at what few users' gradients exceed.
@@ -305,44 +286,37 @@ class Run:
         rows a user has.
         """
         phase, loss, sizes, alone = self.phase, self.problem.loss, state.sizes, math.sqrt(state.inverse_rows)
-        usual = max(phase.least_clip * alone, phase.clip) * sizes.rms
-        if phase.tail:
-            usual = max(usual, sizes.exceeded_by(phase.tail))
+        usual = sizes.exceeded_by(phase.tail) if phase.fast else phase.clip * sizes.rms
         lopsided = loss.event * max(0.0, math.sqrt(loss.event / self.relative_curvature(state)) - 1)
         by = constants.LOPSIDED_RECALIBRATION if phase.label == RECALIBRATION else constants.LOPSIDED
         least = by * lopsided * alone if loss.smooth else 0.0
         return self.longest(state) * min(1.0, max(usual, least))
 
-    def over_curvature(self, gradient: np.ndarray, steep: float) -> np.ndarray:
-        """A gradient over the curvature of the clipped objective, `steep`, and that of the penalty."""
+    def over_curvature(self, gradient: np.ndarray, curvature: float) -> np.ndarray:
+        """A gradient over the curvature of the loss and that of the penalty."""
         if not self.problem.l2:
-            return gradient / steep
+            return gradient / curvature
         values, axes = self.penalty
         blocks = gradient.reshape(-1, len(values))
-        over = blocks / (steep + values) if axes is None else (blocks @ axes / (steep + values)) @ axes.T
+        over = blocks / (curvature + values) if axes is None else (blocks @ axes / (curvature + values)) @ axes.T
         return np.asarray(over.ravel())
 
-    def moved(self, state: State, released: Gradient, newton: np.ndarray, steep: float, pace: Pace) -> State:
+    def moved(self, state: State, released: Gradient, newton: np.ndarray) -> State:
         """One step with momentum along `newton`, the gradient over the curvature."""
-        noise = released.std * math.sqrt(released.gradient.size)
-        if pace.falls and in_units(self.problem) and np.linalg.norm(released.gradient) > constants.FAR_OFF * noise:
+        noise, pace = released.std * math.sqrt(released.gradient.size), self.phase.pace
+        if pace.may_be_far and in_units(self.problem) and np.linalg.norm(released.gradient) > constants.FAR_OFF * noise:
             pace = constants.FAR_OFF_PACE
-        # As long as the curvature allows, falling if steps are many; no step's noise moves predictions by much.
-        length = pace.length / steep * (math.sqrt(4 / (4 + state.n_steps)) if pace.falls else 1.0)
-        most = constants.MOST_NOISE * self.problem.typical_prediction
-        length = min(length, most / (released.std * math.sqrt(state.point.size)))
-        velocity = pace.momentum * state.velocity - length * steep * newton
-        if self.loss.usual_curvature is not None:  # which holds nearby
-            velocity = velocity / max(1.0, float(np.linalg.norm(velocity)) / constants.NEARBY)
+        # As long as the curvature allows; no step's noise moves predictions by much.
+        length = min(pace.length / state.curvature, constants.MOST_NOISE * self.problem.typical_prediction / noise)
+        velocity = pace.momentum * state.velocity - length * state.curvature * newton
         return replace(
             self.at(state, state.point + velocity),
             velocity=velocity,
-            n_steps=state.n_steps + 1,
             walk=state.walk + (length * released.std / (1 - pace.momentum)) ** 2,
             visits=(*state.visits, (state.point, released.gradient, released.std)),
         )
 
-    def steps(self, state: State, n_steps: int, ratio: float, label: str) -> Releases[tuple[State, Average]]:
+    def steps(self, state: State, label: str, n_steps: int, ratio: float) -> Releases[tuple[State, Average]]:
         """So many steps; the average of the points less that of the gradients over the curvature.
 
         Where residuals are found to be far smaller than declared noise falls with them, from step to step: each then
@@ -350,20 +324,19 @@ class Run:
         """
         points, corrections = np.empty((2, n_steps, state.point.size))
         noises, moments = np.empty(n_steps), np.zeros(2)
-        pace = self.phase.flat_pace if self.is_flat(state) else self.phase.pace
         for number in range(n_steps):
             released = yield from self.release(state, ratio, label)
-            state, steep = self.observed(state, released, label)
-            newton = self.over_curvature(released.gradient, steep)
-            points[number], corrections[number], noises[number] = state.point, newton, released.std / steep
+            state = self.observed(state, released, label)
+            newton = self.over_curvature(released.gradient, state.curvature)
+            points[number], corrections[number], noises[number] = state.point, newton, released.std / state.curvature
             if self.directions is None and self.loss.mean is not None:
                 moments += self.axes.mean_and_square(state.point) / n_steps
-            state = self.moved(state, released, newton, steep, pace)
+            state = self.moved(state, released, newton)
         weights = np.ones(n_steps) if state.scale == 1 else noises**-2
         weights /= weights.sum()
         noise = float(np.linalg.norm(weights * noises))
-        correction = np.asarray(weights @ corrections)
-        return state, Average(weights @ points - correction, noise, correction, moments[1] - moments[0] ** 2)
+        correction = np.asarray(weights @ corrections)  # one Newton step
+        return state, Average(weights @ points - correction, noise, moments[1] - moments[0] ** 2)
 
     def settled(self, state: State, average: Average) -> tuple[State, Average]:
         """The curvature, and noise, are what the loss's mean tells of predictions there, if that is more curved.
@@ -376,13 +349,3 @@ class Run:
         curvature = mean_curvature(self.loss.mean, self.axes.mean_and_square(average.point)[0], average.spread)
         curvature = min(max(curvature, state.curvature), self.loss.curvature)
         return replace(state, curvature=curvature), replace(average, noise=average.noise * state.curvature / curvature)
-
-
-def likely_factor(measured: float, noise: float) -> float:
-    """The mean of a positive factor, given what was measured of it with noise; before, all sizes are as likely.
-
-    Where noise is as large as the factor, measured ones may be near 0 or below: steps over such a curvature diverge.
-    """
-    factors = np.geomspace(*constants.FOLLOWED, 61)
-    exponents = -0.5 * ((measured - factors) / noise) ** 2
-    return float(np.average(factors, weights=np.exp(exponents - exponents.max())))

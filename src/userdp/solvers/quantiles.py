@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import ndtri
 
+from userdp.solvers import constants
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import Releases, Request
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
@@ -24,7 +25,6 @@ from userdp.statistics.gradients import ClippedGradient, MeanGradient
 # experiment on a single one is known. None of them affects privacy.
 _MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth (derived)
 _NARROWEST = 1e-4  # targets' spread / their bound that is told apart from none
-_CLEAR = 2.0  # standard deviations by which counts must differ
 _NEAR, _ENOUGH = 0.6, 3  # up to which part of what is beyond the quantile counts are near it; how many make a line
 _FLATTEST = 0.25  # how dense targets are at least / before it is seen
 _FARTHEST = 0.5  # how far the intercept moves at a time where nothing is known yet, in units of the targets' spread
@@ -143,15 +143,15 @@ def located(problem: Problem, label: str, n_counts: int, ratio: float, pure: boo
     low, high = low - start[-1], high - start[-1]
     counts, (below, above) = Counts(problem, start, label, ratio, pure), (-level, 1 - level)
     for _ in range(n_counts):
-        if above - below <= max(min(level, 1 - level), _CLEAR * math.sqrt(2) * counts.std):
+        if above - below <= max(min(level, 1 - level), constants.CLEAR * math.sqrt(2) * counts.std):
             break
         middle = (low + high) / 2
         covered = yield from counts.at(middle)
         covered = min(max(covered, below), above)
-        if abs(covered) < _CLEAR * counts.std and above - below <= 2 * min(level, 1 - level):
+        if abs(covered) < constants.CLEAR * counts.std and above - below <= 2 * min(level, 1 - level):
             break
         low, below, high, above = (middle, covered, high, above) if covered < 0 else (low, below, middle, covered)
-    mass = max(above - below, _CLEAR * counts.std)
+    mass = max(above - below, constants.CLEAR * counts.std)
     density = mass / max(high - low, _NARROWEST * problem.target_bound)
     place = low + (high - low) * min(max(-below / max(above - below, 1e-9), 0.0), 1.0)
     spread = min(max(_normal_density(level) / density, _NARROWEST * problem.target_bound), problem.target_bound)

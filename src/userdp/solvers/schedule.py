@@ -25,10 +25,10 @@ from userdp.solvers.solver import gradients_of_samples, largest_sample, too_few_
 CURVATURE, BURN_IN, STEPS, RECALIBRATION = "curvature", "burn-in", "steps", "recalibration"
 EARLY_CURVATURE, FLAT_STEPS = "early curvature", "steps for a rare class"
 LOCATION = "location of the quantile"
-_APPROACH = tuple(f"approach {number + 1}" for number in range(14))
-IF_FLAT = (*_APPROACH[10:], FLAT_STEPS)  # steps that are skipped unless the curvature tells of a rare class
-# Releases of a fast schedule before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
-APPROACH = (*_APPROACH[:4], EARLY_CURVATURE, *_APPROACH[4:], CURVATURE)
+# Of a fast schedule before everyone is asked: the curvature as soon as the classes' frequency shows, and last.
+_STEPS = tuple(f"approach {number + 1}" for number in range(sum(constants.APPROACH_STEPS)))
+_EARLY = constants.APPROACH_STEPS[0]
+APPROACH = (*_STEPS[:_EARLY], EARLY_CURVATURE, *_STEPS[_EARLY:], CURVATURE)
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,13 @@ class Layout:
     """How the budget (fractions of mu^2, or of epsilon if `pure`) and the steps are divided.
 
     s = sqrt(weights) / (mu n), or if `pure` that of Gaussian noise as large; `whitening`: the fraction for coordinates;
-    `shares`: all other releases in their order; `flat_pace`: of steps if a class is rare.
+    `shares`: all other releases in their order.
     """
 
     s: float
     whitening: float
     shares: tuple[Share, ...]
     pace: Pace
-    flat_pace: Pace
     fast: bool = False
     pure: bool = False
 
@@ -100,14 +99,12 @@ def full(problem: Problem, n_users: int, budget: Budget) -> Layout:
     """Every release is of everyone."""
     s, whitening = _gaussian(problem, n_users, budget)
     steps = round(min(max(constants.MOST_STEPS * math.sqrt(0.02 / s), 10), constants.MOST_STEPS))
-    first = max(1, round(constants.BURN_IN * steps))
-    little, much = constants.BURN_IN_FRACTIONS
-    burn_in = little if s < 0.006 else much
+    first, burn_in = max(1, round(constants.BURN_IN * steps)), constants.BURN_IN_FRACTION
     n_last, fraction = constants.RECALIBRATION
     last = (Share(RECALIBRATION, n_last, (1 - whitening) * fraction),) if _recalibrated(problem, s) else ()
     whitening = 0.0 if problem.public_moment is not None else whitening
     shares = _of_everyone(problem, whitening, (first, burn_in), steps - first, last)
-    return Layout(s, whitening, shares, constants.PACE, constants.PACE)
+    return Layout(s, whitening, shares, constants.PACE)
 
 
 def fast(problem: Problem, n_users: int, budget: Budget, rare_class: bool = True) -> Layout:
@@ -126,19 +123,24 @@ def fast(problem: Problem, n_users: int, budget: Budget, rare_class: bool = True
         Share(label, n_steps, part * rest)
         for label, n_steps, part in zip((BURN_IN, STEPS), steps, constants.FAST_FRACTIONS, strict=True)
     ]
-    return Layout(s, whitening, (*first, *spare, *last), constants.FAST_PACE, flat_pace=constants.FLAT_PACE, fast=True)
+    return Layout(s, whitening, (*first, *spare, *last), constants.FAST_PACE, fast=True)
 
 
 def pure(problem: Problem, n_users: int, budget: Budget) -> Layout:
     """Few releases, of everyone, with Laplace noise."""
-    averaged, fraction = constants.PURE_STEPS
+    averaged, whitening, (_, recalibration) = (
+        constants.PURE_STEPS,
+        constants.PURE_WHITENING,
+        constants.PURE_RECALIBRATION,
+    )
+    fraction = (1 - constants.PURE_BURN_IN[1]) * (1 - whitening - constants.CURVATURE_FRACTION - recalibration)
     # std / (2 clip / n) of the average's noise, which Gaussian steps have for half of their budget
     noise = constants.PURE_SPREAD * math.sqrt(2 * averaged * (problem.dimension + 1)) / (fraction * budget.epsilon)
     s = budget.relative_noise * math.sqrt(0.5 * problem.dimension) * noise / n_users
     last = (Share(RECALIBRATION, *constants.PURE_RECALIBRATION),) if _recalibrated(problem, s) else ()
-    whitening = 0.0 if problem.public_moment is not None else constants.PURE_WHITENING
+    whitening = 0.0 if problem.public_moment is not None else whitening
     shares = _of_everyone(problem, whitening, constants.PURE_BURN_IN, averaged, last)
-    return Layout(s, whitening, shares, constants.FAST_PACE, constants.FAST_PACE, pure=True)
+    return Layout(s, whitening, shares, constants.FAST_PACE, pure=True)
 
 
 def choose(

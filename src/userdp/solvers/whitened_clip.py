@@ -52,7 +52,17 @@ from userdp.solvers.descent import (
 )
 from userdp.solvers.problem import Problem, alike
 from userdp.solvers.quantiles import coverage_advice, located, recovered
-from userdp.solvers.schedule import CURVATURE, EARLY_CURVATURE, IF_FLAT, LOCATION, RECALIBRATION, STEPS, Layout
+from userdp.solvers.schedule import (
+    APPROACH,
+    BURN_IN,
+    CURVATURE,
+    EARLY_CURVATURE,
+    FLAT_STEPS,
+    LOCATION,
+    RECALIBRATION,
+    STEPS,
+    Layout,
+)
 from userdp.solvers.shrinkage import Axes, curved_along, expected, mean_curvature
 from userdp.solvers.solver import Outcome, Releases, SolverPlan, share_multiplier
 from userdp.solvers.whitening import public_coordinates, release_coordinates, whitening_steps
@@ -111,7 +121,7 @@ def plan_whitened_clip(
     # With m rows per user, gradients of users with a row of a class of fraction p are 1/sqrt(m p) times as long as the
     # root mean square; the last phase clips at `clip` times that. Measured frequencies were off by a tenth or more
     # below about 1.5 / (m clip^2), and right above twice that.
-    clip = max(layout.clip(problem, last.label), last.least_clip / math.sqrt(rows_per_user))
+    clip = layout.clip(problem, last.label)
     rare = min(1.5 / (rows_per_user * clip**2), 0.5) if problem.loss.classifies else 0.0
     return SolverPlan(
         plan,
@@ -157,7 +167,6 @@ def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> Clip
     if last:
         longest = 1.5 * math.sqrt(schedule.n_recalibrated(problem))
     length = usual_norm(clip) * longest * slope_scale(problem) * math.hypot(1, constants.MARK)
-    skewed = not layout.recalibration
     return ClippedPhase(
         step.label,
         step.n_users,
@@ -165,13 +174,12 @@ def _phase(problem: Problem, layout: Layout, step: Step, sampled: float) -> Clip
         _noise_ratio(step, problem),
         n_steps=step.mechanism.rounds,
         sampling_probability=sampled,
-        clip=0.0 if layout.fast else clip,
-        least_clip=constants.SKEWED if skewed else 0.0,
-        tail=constants.CLIPPED_TAIL * s if layout.fast or last or skewed else 0.0,
+        clip=clip,
+        tail=constants.CLIPPED_TAIL * s,
         longest=longest,
         s=s,
         pace=layout.pace,
-        flat_pace=layout.flat_pace,
+        fast=layout.fast,
         pure=layout.pure,
     )
 
@@ -197,7 +205,7 @@ def _estimate(problem: Problem, layout: Layout, n_users: int, rows_per_user: int
     With h the curvature, g^2 the mean square of a user's gradient and c the clip: d/(2 h) (noise of the averaged
     gradient)^2 + g^2 / (2 h n). Constants are of generated data (research/docs/which-solver.md).
     """
-    curvature = constants.USUAL_CURVATURE * problem.typical_curvature
+    curvature = constants.TYPICAL_CURVATURE * problem.typical_curvature
     slope = constants.USUAL_SLOPE * problem.typical_slope
     square = slope**2 * problem.n_features * alike(rows_per_user, constants.SIMILARITY)
     longest = layout.longest * math.sqrt(problem.n_features + constants.ROOM) * slope_scale(problem)
@@ -241,12 +249,8 @@ class WhitenedClip:
         # 2. to 4. Burn-in, curvature, averaged steps.
         start, axes = coordinates.from_weights(problem.start), Axes.of(coordinates, problem.intercept)
         run = Run(problem, loss, coordinates, phase, axes)
-        state, average = run.begin(start, min(curvature, loss.curvature)), Average(start, 0.0, np.zeros_like(start))
-        for label, (n_steps, ratio) in self.shares.items():
-            if label in (EARLY_CURVATURE, CURVATURE):
-                state = yield from run.measure(state, ratio, label)
-            elif label != LOCATION and (label not in IF_FLAT or run.is_flat(state)):
-                state, average = yield from run.steps(state, n_steps, ratio, label)
+        state = run.begin(start, min(curvature, loss.curvature))
+        state, average = yield from (self._fast if phase.fast else self._full)(run, state)
         state, average = run.settled(state, average)
         outcome.phases.append(phase.summary(state.clip, steps=phase.n_steps, curvature=state.curvature))
         # 5. Shrinkage.
@@ -283,6 +287,25 @@ class WhitenedClip:
         if self.intervals is not None:
             yield from self.intervals.refine(run, state, outcome)
 
+    def _full(self, run: Run, state: State) -> Releases[tuple[State, Average]]:
+        """Burn-in, the curvature, and the steps that are averaged: everyone is asked. So it is without delta."""
+        state, _ = yield from run.steps(state, BURN_IN, *self.shares[BURN_IN])
+        state = yield from run.measure(state, self.shares[CURVATURE][1])
+        return (yield from run.steps(state, STEPS, *self.shares[STEPS]))
+
+    def _fast(self, run: Run, state: State) -> Releases[tuple[State, Average]]:
+        """An approach that asks each user once; more steps if the curvature tells of a rare class; then as above."""
+        for label in APPROACH:
+            n_steps, ratio = self.shares[label]
+            if label in (EARLY_CURVATURE, CURVATURE):
+                state = yield from run.measure(state, ratio, label)
+            else:
+                state, _ = yield from run.steps(state, label, n_steps, ratio)
+        for label in (FLAT_STEPS, BURN_IN, STEPS):
+            if label != FLAT_STEPS or (label in self.shares and run.is_flat(state)):
+                state, average = yield from run.steps(state, label, *self.shares[label])
+        return state, average
+
 
 def _shrunk(run: Run, state: State, average: Average, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The average, its entries along the axes shrunk to what of them is signal; and the weights' errors by noise."""
@@ -298,13 +321,9 @@ def _shrunk(run: Run, state: State, average: Average, start: np.ndarray) -> tupl
     curved, relative = curved_along(axes, visits, state.visits[0][0], state.curvature, one_unit, walk)
     noises = np.minimum(average.noise / np.minimum(relative, 1.0), math.hypot(average.noise, walk))
     errors = effects * noises if effects.ndim == 1 else np.sqrt(effects**2 @ noises**2)
-    point = average.point
-    if run.phase.fast and in_units(run.problem):  # few steps, where curvatures are the same everywhere
-        least = np.maximum(relative, constants.LEAST_RELATIVE)
-        point = point - axes.back(axes.along(average.correction) * (1 / least - 1))
     if run.coordinates.scales is None:  # so rough coordinates are curved unevenly for no other reason
         curved, relative = axes.known**4, np.ones_like(relative)
-    shrunk = axes.shrunk(point - start, average.noise, walk, curved, relative, one_unit)
+    shrunk = axes.shrunk(average.point - start, average.noise, walk, curved, relative, one_unit)
     return np.asarray(start + shrunk), errors
 
 
@@ -325,10 +344,10 @@ def _recalibrated(
     clear = np.abs(np.diag(lengths)) > 1e-9 * np.linalg.norm(point)  # not where all but the intercept was shrunk to 0
     directions = directions[:, clear | (np.arange(len(clear)) == 0)]
     start, few = directions.T @ point, Run(problem, run.loss, coordinates, phase, run.axes, directions)
-    last = few.begin(start, state.curvature, state.scale, state.followed, state.inverse_rows)
+    last = few.begin(start, state.curvature, state.scale, state.inverse_rows)
     burn_in = phase.n_steps // 4
-    last, _ = yield from few.steps(last, burn_in, phase.noise_ratio, RECALIBRATION)
-    last, average = yield from few.steps(last, phase.n_steps - burn_in, phase.noise_ratio, RECALIBRATION)
+    last, _ = yield from few.steps(last, RECALIBRATION, burn_in, phase.noise_ratio)
+    last, average = yield from few.steps(last, RECALIBRATION, phase.n_steps - burn_in, phase.noise_ratio)
     change, clipping = average.point - start, constants.CLIPPING * problem.typical_prediction * state.scale
     most = before.noise**2 + clipping**2 + (directions.T @ (before.point - point)) ** 2
     signal = np.minimum(np.maximum(change**2 - average.noise**2, 0.0), most)

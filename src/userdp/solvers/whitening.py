@@ -204,7 +204,7 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
         along = noise * math.sqrt(n_features) if full else noise  # of an axis that noise, too, has a say in
         # Shapes first, and where noise hides the columns' scales: nothing is known there of how long moments are.
         unknown = step.label == _FIRST or (scales is None and n_features <= constants.MOST_SCALED)
-        threshold = 0.0 if unknown else min(constants.AXIS_NOISE / along, constants.MOST_THRESHOLD)
+        threshold = 0.0 if unknown else constants.AXIS_NOISE / along
         released = yield Request(step.label, MomentShape(basis, threshold), radius, _SHOWN)
         if full:
             values, axes = np.linalg.eigh(symmetric(released))
