@@ -50,7 +50,15 @@ HOW_TO = {
     "known-limits",
 }
 REFERENCE = {"api", "cli", "inputs"}
-EXPLANATION = {"explanation", "guarantee", "neighbours", "how-the-default-works", "which-solver", "unequal-users", "paper"}
+EXPLANATION = {
+    "explanation",
+    "guarantee",
+    "neighbours",
+    "how-the-default-works",
+    "which-solver",
+    "unequal-users",
+    "paper",
+}
 REVIEWERS = {"reading-map", "proofs", "audit", "nist-sp-800-226", "security", "architecture", "contributing"}
 MEASUREMENTS = {"measurements", "speed", "ablation"}
 PLAN = {*TUTORIAL, "guide", *HOW_TO, *REFERENCE, *EXPLANATION, *REVIEWERS, *MEASUREMENTS, "changelog"}
