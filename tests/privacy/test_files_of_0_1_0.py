@@ -93,7 +93,8 @@ def test_a_report_tells_the_same_of_it(number):
 FIELDS = {
     "allotment": "n_vectors mu_squared rounds neighbours",
     "clip": "n_vectors noise_multiplier rounds block acute sampling_probability laplace neighbours",
-    "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii neighbours",
+    "outlier-removal": "n_vectors noise_multiplier test_epsilon failure false_abort rounds outliers test_std radii "
+    "neighbours",
     "paper-outlier-removal": "n_vectors test_scale noise_ratio selection_failure rounds",
     "sampled-paper-outlier-removal": "n_vectors sampling_probability test_scale noise_ratio selection_failure rounds",
     "radius-search": "n_vectors radii target noise_std",

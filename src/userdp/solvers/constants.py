@@ -131,8 +131,10 @@ TYPICAL_CURVATURE = 0.64  # mean curvature / largest, before it is measured. Cho
 LEAST_CURVATURE, CURVATURE_SPREAD = 0.02, 0.25
 # --- Shrinkage and recalibration --------------------------------------------------------------------------------------
 
-# Of priors, evenly spaced in their logarithm: a grid, not a choice; the prior of the scale is Strawderman's (1971).
-SCALES = tuple(np.geomspace(1e-3, 1e6, 73))
+# Prior variance = scale * (variance of rows)^power: all powers as likely, scales evenly spaced in their logarithm. A
+# grid, not a choice; the prior of the scale is Strawderman's (1971). With the power 0.5 alone the excess of 5,000
+# lifters with 30 rows was 1.3 times as large at epsilon 1 (10 runs; benchmarks/neighbours.py has the cell).
+POWERS, SCALES = (0.0, 0.5, 1.0), tuple(np.geomspace(1e-3, 1e6, 73))
 CLEAR = 2.0  # standard deviations from which on an intercept's size tells itself, and a walk is none of noise
 # Curvature along an axis / mean curvature, where there is any; and of the axes that are flat, about. Measured:
 # benchmarks/collinear.py and coefficients.py --ablate (docs/measurements.md; 1857558).

@@ -67,14 +67,14 @@ class Axes:
         relative: np.ndarray | float = 1.0,
         usual: np.ndarray | float = math.inf,
     ) -> np.ndarray:
-        """Posterior means: entries are N(0, v) + N(0, noise^2 / r^2), v = scale * sqrt(variance of rows).
+        """Posterior means: entries are N(0, v) + N(0, noise^2 / r^2), v = scale * (variance of rows)^power.
 
         `curved` is the probability that the loss is curved along an axis, and `relative` the mean of its curvature r
         (`curved_along`): where it is flat nothing was learned, and the entry is 0. Noise is at most what steps of it
         alone add up to, `walk`; v is at most `usual`^2, so that no effect is made up of what noise hides.
 
-        Before anything is seen noise^2 / (noise^2 + scale) is uniform in (0, 1): of six or more entries whose rows
-        vary alike, such means are nowhere expected to be worse than what was found
+        Before anything is seen all powers are as likely, and noise^2 / (noise^2 + scale) is uniform in (0, 1): of six
+        or more entries whose rows vary alike, such means are nowhere expected to be worse than what was found
         (Strawderman 1971). An intercept tells nothing of the scale, is always curved, and is shrunk as others are, or
         less if clear.
         """
@@ -88,16 +88,17 @@ class Axes:
             curved, errors = np.append(curved[:last], 1.0), np.append(errors[:last], 1.0)
         squares, counted, most = entries[:, :last] ** 2, curved[:last], (usual / noise) ** 2
         likeliest, total, factors = -math.inf, 0.0, np.zeros(len(errors))
-        spreads = np.sqrt(self.variances) / np.mean(np.sqrt(self.variances[:last]))
-        for scale in constants.SCALES:  # evenly spaced in their logarithm
-            prior = np.minimum(scale * spreads, most)
-            spread = prior + errors
-            likely = -0.5 * float(np.sum(counted * (np.log(spread[:last]) + squares / spread[:last])))
-            likely += math.log(scale) - 2 * math.log1p(scale)
-            fade = math.exp(min(likeliest - likely, 0.0))
-            likeliest = max(likeliest, likely)
-            weight = math.exp(likely - likeliest)
-            total, factors = fade * total + weight, fade * factors + weight * (prior / spread)
+        for power in constants.POWERS:
+            relative_variance = self.variances**power / np.mean(self.variances[:last] ** power)
+            for scale in constants.SCALES:  # evenly spaced in their logarithm
+                prior = np.minimum(scale * relative_variance, most)
+                spread = prior + errors
+                likely = -0.5 * float(np.sum(counted * (np.log(spread[:last]) + squares / spread[:last])))
+                likely += math.log(scale) - 2 * math.log1p(scale)
+                fade = math.exp(min(likeliest - likely, 0.0))
+                likeliest = max(likeliest, likely)
+                weight = math.exp(likely - likeliest)
+                total, factors = fade * total + weight, fade * factors + weight * (prior / spread)
         factors = np.tile(curved * factors / total, (len(entries), 1))
         clear = np.maximum(entries[:, last:] ** 2 - constants.CLEAR**2, 0.0)
         factors[:, last:] = np.maximum(factors[:, last:], clear / (clear + 1))
