@@ -201,13 +201,13 @@ ROOMS = {
     "cli": 2_045,
     "data": 3_165,
     "engines": 885,
-    "losses": 850,
-    "evaluation": 1_315,
+    "losses": 685,
+    "evaluation": 1_305,
     "models": 3_620,
     "paper": 3_090,
     "privacy": 3_960,
     "report": 1_325,
-    "solvers": 3_284,
+    "solvers": 3_290,
     "statistics": 2_450,
     "": 930,  # the package's own modules
 }
