@@ -13,7 +13,7 @@ def test_it_prints_both_models_and_what_was_guaranteed(capsys, tmp_path, monkeyp
     monkeypatch.setattr(demo, "flights", lambda: None)
     demo.main(tmp_path / "out", n_users=6000)
     printed = capsys.readouterr().out
-    for name in ("knows nothing", "private, epsilon=1", "non-private"):
+    for name in ("base rate only", "private, epsilon=1", "non-private"):
         line = next(line for line in printed.splitlines() if name in line)
         assert 0.5 < float(line.split("│")[2]) < 0.7
     assert "(1, 1e-06)-differential privacy where one user's whole data is replaced" in printed

@@ -1,11 +1,14 @@
 """The docs stay true and short: code runs, links and names exist, pages keep to their plan and to plain words."""
 
+import ast
 import importlib
+import inspect
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import userdp
 
@@ -130,6 +133,77 @@ PLAIN = [page for page in PAGES if ROOT / "research" not in page.parents]
 @pytest.mark.parametrize("page", [*PLAIN, *sorted((ROOT / "examples").glob("*.py"))], ids=lambda p: p.name)
 def test_plain_words(page):
     assert against_the_glossary(page.read_text()) == {}
+
+
+SOURCE = ROOT / "src" / "userdp"
+
+
+def public_names():
+    """The public names, and the public classes and functions of the packages that users import."""
+    found = {f"userdp.{name}": getattr(userdp, name) for name in {*userdp.__all__, *userdp._MODULES}}
+    files = [path for name in userdp._PACKAGES for path in [*SOURCE.glob(f"{name}.py"), *SOURCE.glob(f"{name}/*.py")]]
+    for path in files:
+        module = importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
+        for name, value in vars(module).items():
+            made_there = getattr(value, "__module__", None) == module.__name__
+            if made_there and not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value)):
+                found[f"{module.__name__}.{name}"] = value
+    return found
+
+
+QUOTED = r"""(["'])\w+\1"""  # the value of an option, which is no prose
+
+
+def docstrings(named):
+    """Its docstring and, of a class, those of its public methods and properties."""
+    members = vars(named) if inspect.isclass(named) else {}
+    shown = [value for name, value in members.items() if not name.startswith("_") and hasattr(value, "__doc__")]
+    text = "\n".join(inspect.getdoc(value) or "" for value in [named, *shown])
+    return " ".join(re.sub(QUOTED, " ", text).split())
+
+
+def test_docstrings_of_public_names_have_plain_words():
+    """Doctests count: they are read, too."""
+    names = public_names()
+    assert {"userdp.LogisticRegression", "userdp.model_selection.PrivateSearchCV"} < set(names)
+    assert len(names) > 300
+    found = {name: against_the_glossary(docstrings(value)) for name, value in names.items()}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+def messages(path):
+    """The texts of a module: errors, warnings, notes, help and reports; a word by itself is a name or a value."""
+    tree = list(ast.walk(ast.parse(path.read_text())))
+    formats = [node.format_spec for node in tree if isinstance(node, ast.FormattedValue) and node.format_spec]
+    no_texts = {id(node) for spec in formats for node in ast.walk(spec)}
+    for node in tree:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in no_texts:
+            yield node.lineno, "" if node.value.isidentifier() else re.sub(QUOTED, " ", node.value)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_texts_of_the_source_have_plain_words(path):
+    found = {line: against_the_glossary(" ".join(text.split())) for line, text in messages(path)}
+    assert {line: words for line, words in found.items() if words} == {}
+
+
+def commands():
+    from userdp import cli
+
+    loaded = {name: cli._loaded(name) for name in cli._COMMANDS}
+    inner = [f"{name} {each}" for name, command in loaded.items() for each in getattr(command, "commands", ())]
+    return ["", *loaded, *inner]
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda name: name or "userdp")
+def test_help_of_commands_has_plain_words(command):
+    from userdp import cli
+
+    wide = {"COLUMNS": "2000", "NO_COLOR": "1", "TERM": "dumb"}  # texts in one line each
+    result = CliRunner(env=wide).invoke(cli.app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+    assert against_the_glossary(result.output) == {}
 
 
 def headings(page):

@@ -405,7 +405,7 @@ X0, Z0, USERS0 = rows(60)
         ),
         (LogisticRegression(classes=[0, 1], epsilon=0.01, solver="accelerated"), {}, "Nothing was spent"),
         (LinearSVC(classes=[0, 1, 2], loss="hinge"), {}, '"squared_hinge" for 3 classes'),
-        (LogisticRegression(classes=[0, 1], class_weight="balanced"), {}, "would tell of people.*Nothing was spent"),
+        (LogisticRegression(classes=[0, 1], class_weight="balanced"), {}, "would reveal users.*Nothing was spent"),
         (LogisticRegression(classes=[0, 1], class_weight={2: 1.0}), {}, r"class_weight of the classes \[0, 1\]"),
         (LogisticRegression(classes=[0, 1], class_weight={0: -1.0}), {}, "class_weight of 0 to be a finite number"),
         (LogisticRegression(classes=[0, 1], class_weight={0: 0, 1: 0}), {}, "above 0 for at least one"),

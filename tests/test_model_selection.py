@@ -299,7 +299,7 @@ def test_too_many_candidates_are_refused_by_public_numbers(people):
     many = {"l2": np.geomspace(1e-3, 1.0, 900).tolist()}
     refused(people, BudgetExceeded, r"Expected room for 900 candidates: .*Try fewer candidates", grid=many, epsilon=1.0)
     few = tuple(part[: 60 * ROWS] for part in people)
-    refused(few, BudgetExceeded, "held-out people would be lost in noise", epsilon=0.5)
+    refused(few, BudgetExceeded, "held-out users would be lost in noise", epsilon=0.5)
 
 
 def test_rows_may_be_the_unit(people):

@@ -392,9 +392,7 @@ def test_a_clip_is_wider_where_people_are_seen_beyond():
         assert abs(found.mean[0] - y.mean()) < 2 * found.noise_std < 0.08
         assert np.mean(np.abs(y - found.mean[0]) > found.clipped.reach) < found.clipped.at_most < 0.01
         note = str(found.summary()).splitlines()[-1]
-        assert re.fullmatch(
-            r"People farther than [\d.]+ from the others' mean, at most 0\.0\d+ of them, count .*", note
-        )
+        assert re.fullmatch(r"Users farther than [\d.]+ from the others' mean, at most 0\.0\d+ of them, count .*", note)
     usual = private_mean(rng.normal(size=10_000), users, 1.0, 1e-6, insecure_seed=0, inference=True)
     assert 4.5 < usual.clipped.reach < 6.5
 

@@ -108,7 +108,7 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
         "cv_results_ : dict": "What was released of scores, for `pandas.DataFrame`: `params` and a `param_` of each, "
         "`mean_test_score`, `rank_test_score`, and two standard deviations of noise: `noise_test_score` of that by "
         "which scores differ from each other, and `std_test_score` of each score's own, with what all of them share. "
-        "Neither counts which people happen to be held out.",
+        "Neither counts which users happen to be held out.",
         "candidates_ : list": "The released models of all candidates, in order.",
         "plan_ : SelectionPlan": "The plan that was carried out; printed, it says what noise was expected.",
         "privacy_ : Statement": "What was guaranteed and spent: one charge for all of it.",
@@ -120,14 +120,14 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
     '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out person counts once. None takes the '
     "first for models with probabilities, and for others what they minimise, or accuracy.",
     refit="Whether the chosen candidate is fitted again on everyone. If not, it is the model that was scored.",
-    held_out="The fraction of people on whom candidates are scored; they are drawn at random, and train no candidate.",
+    held_out="The fraction of users on whom candidates are scored; they are drawn at random, and train no candidate.",
     refit_fraction="The part of the budget for the refit (of mu^2, the square of what it is as Gaussian noise).",
 )
 @dataclass(eq=False, repr=False)
 class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     """Chooses hyperparameters privately, with the interface of scikit-learn's `GridSearchCV`: one budget for all of it.
 
-    Candidates are fitted on some people and scored on others, who are held out; fits and scores, as different people
+    Candidates are fitted on some users and scored on others, who are held out; fits and scores, as different users
     pay for them, cost no more than the dearer of both. Nothing but what `cv_results_`, `candidates_` and
     `best_estimator_` hold leaves.
 
@@ -270,7 +270,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
         model_of(self.best_estimator_)._warn()
 
     def _state(self, model: LinearModel, began: str) -> None:
-        """Let a released model tell of the whole search: its budget, its guarantee, and when that began, not ended."""
+        """Let a released model state the whole search: its budget, its guarantee, and when that began, not ended."""
         seed = self.privacy_.insecure_seed
         model.set_params(
             epsilon=self.epsilon,
@@ -344,11 +344,11 @@ def _check_candidate(candidate: Any, first: LinearModel) -> None:
         "candidates without ledger, checkpoint and unprotected_checks: give the ledger to the search": (
             model.ledger is not None or Execution.of(model.execution).checkpoint is not None or model.unprotected_checks
         ),
-        "candidates without evaluate: people who helped to choose a model would score it. Score it on others, with "
+        "candidates without evaluate: users who helped to choose a model would score it. Score it on others, with "
         "userdp.evaluation.evaluate": model.evaluate is not None,
         "candidates that predict the same kind of thing": not same_kind,
-        "a target_range that is declared, not 'private', in a search: scores of all candidates are told in units of "
-        "it": model._learns_range,
+        "a target_range that is declared, not 'private', in a search: scores of all candidates are reported in units "
+        "of it": model._learns_range,
     }
     for name in _IN_COMMON:
         different = not _equal(getattr(model, name, None), getattr(first, name, None))
@@ -390,7 +390,7 @@ def _draft(plan: SelectionPlan, candidates: list[tuple[dict[str, Any], Any]], da
                 ) from None
             except (TypeError, ValueError):  # of the estimators themselves, which tell public facts only
                 raise
-            except Exception:  # which could tell of values, as its cause could
+            except Exception:  # which could show values, as its cause could
                 pass
             raise RuntimeError(_FAILED)
 

@@ -13,7 +13,17 @@ from userdp.privacy.accounting import Budget, default_delta, fits, gaussian_mult
 from userdp.privacy.clip import Clip
 from userdp.privacy.ledger import Ledger
 from userdp.privacy.plan import Plan, Step
-from userdp.privacy.statement import IN_PARALLEL, AffectedUsers, Statement, apart, statement
+from userdp.privacy.statement import (
+    COVERS,
+    COVERS_EVALUATION,
+    COVERS_SEARCH,
+    IN_PARALLEL,
+    AffectedUsers,
+    Statement,
+    apart,
+    covered,
+    statement,
+)
 
 
 def charged(plan, budget, seed=None):
@@ -144,3 +154,22 @@ def test_a_fraction_of_affected_users_is_read_back_from_files_and_refused_if_dam
     for wrong in ([0.1, 0.2, 0.3], [0.1, 0.0, 2.0], [0.1], ["a", "b", "c"]):
         with pytest.raises(ValueError, match=r"fraction|unpack|float"):
             AffectedUsers.from_list(wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "covers"),
+    [
+        (
+            "the whole search: every candidate's fit, the scores on held-out people, the choice and the refit",
+            COVERS_SEARCH,
+        ),
+        (
+            "this evaluation alone, of the people it was made on; not what the model tells of those it was fitted on",
+            COVERS_EVALUATION,
+        ),
+        *((same, same) for same in (COVERS, COVERS_SEARCH, COVERS_EVALUATION)),
+        ("all that was ever released", COVERS),
+    ],
+)
+def test_what_a_file_says_to_be_covered_is_known_in_its_older_words_too(said, covers):
+    assert covered({"covers": said}) == covers

@@ -177,7 +177,7 @@ def _paper_pairs(name: str, mechanism: PaperOutlierRemoval | SampledPaperOutlier
 
 
 def _zeroed_out(budget: Budget) -> list[Pair]:
-    """For "zero-out" neighbours: a user whose vector is far out, or adds nothing; one of samples is asked or not."""
+    """For "zero-out" neighbours: an outlying user, or one who adds nothing; one of samples is asked or not."""
     mechanisms: dict[str, Mechanism] = {
         "Clip, zero-out": replace(priced.clip(budget), neighbours=ZERO_OUT),
         "Clip, Laplace noise, zero-out": replace(priced.laplace_clip(budget), neighbours=ZERO_OUT),

@@ -47,7 +47,7 @@ class AuditReport:
         return numbers | {"findings": lines}
 
     def __str__(self) -> str:
-        head = f"{'what':<34}{'mode':<12}{'attack':<12}{'claim':>7}{'bound':>8}{'shaped':>8}  verdict"
+        head = f"{'what':<34}{'mode':<12}{'attack':<12}{'claim':>7}{'bound':>8}{'shaped':>8}  result"
         return "\n".join([head, *map(_line, self.findings)])
 
 

@@ -76,7 +76,7 @@ def top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Convex models with user-level differential privacy: the whole person is protected, not one row.
+    """Convex models with user-level differential privacy: all rows of a user are protected together, not one row.
 
     [bold]Example[/bold]
 
@@ -94,5 +94,5 @@ for _name, (_, _words) in _COMMANDS.items():
 def main() -> None:
     """The program `userdp`."""
     if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # Python's warnings may tell of values
+        warnings.simplefilter("ignore")  # Python's warnings may show values
     app(prog_name="userdp")

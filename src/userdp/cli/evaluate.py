@@ -1,4 +1,4 @@
-"""`userdp evaluate`: how good a model is on other people's rows, privately or not."""
+"""`userdp evaluate`: how good a model is on other users' rows, privately or not."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def evaluate(_: typer.Context, given: Evaluate) -> None:
         _open(fitted, table, rows, given)
     if fitted.facts_["source"].get("data") == given.data.name:
         show.note(
-            f"The model was fitted on a file named {given.data.name}: if it is this one, it has seen these people, and "
-            "scores are too good. `userdp fit --evaluate` keeps some people for them."
+            f"The model was fitted on a file named {given.data.name}: if it is this one, it has seen these users, and "
+            "scores are too good. `userdp fit --evaluate` keeps some users for them."
         )
 
 
@@ -129,7 +129,7 @@ def _open(model: LinearModel, table: TableFile, read: _Rows, given: Evaluate) ->
         weights["users"] = _weights(read.user_ids, weights["rows"])
     score_rows = _class_scores if model._classifies else _number_scores
     scores = {who: score_rows(model, read, each) for who, each in weights.items()}
-    show.note("NOT private: these scores tell of the people in this table. Pass --epsilon to publish.")
+    show.note("NOT private: these scores depend on single users of this table. Pass --epsilon to publish.")
     if show.as_json({"private": False, "scores": scores}, given.json):
         return
     counted = {"rows": f"row counted {'once' if given.weight is None else 'by weight'}", "users": "user counted once"}
@@ -157,7 +157,7 @@ def _private(model: LinearModel, table: TableFile, read: _Rows, ledger: Ledger |
         target_range=None if given.target_range is None else pair_of(given.target_range, "--target-range"),
         confidence=given.confidence,
     )
-    # Each row by itself, so that nothing is told of others. Described columns are finite already.
+    # Each row by itself, so that nothing of others shows. Described columns are finite already.
     n_rows = len(read.targets)
     cells, sound = finite(read.cells) if model.columns is None else (read.cells, np.ones(n_rows, dtype=bool))
     own = None if column is None else positions(f"column {column!r}", table[column], list(layout.levels))

@@ -280,7 +280,7 @@ def _declare(model: LinearModel, table: TableFile, given: Fit) -> Schema:
         model.set_params(class_weight=class_weights(given.class_weight, labels))
     if (path := given.public_data) is not None:
         other = not (path.exists() and path.samefile(given.data))
-        expect(other, f"--public-data to be another table than {given.data}, whose people are protected.")
+        expect(other, f"--public-data to be another table than {given.data}, whose users are protected.")
         public: Any = open_table(path)
         if model.columns is None:
             public = columns_of(public, Schema(None, schema.features), given.fill_missing)

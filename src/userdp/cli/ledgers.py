@@ -26,7 +26,7 @@ _NO_UNIT = "set by the first charge (whole users, or single rows)"
 def top() -> None:
     """Make a data set's ledger, or show what was spent.
 
-    Protected: whoever is in the data set. Charges add up, are refused beyond the budget, and are never refunded.
+    Protected: the users in the data set. Charges add up, are refused beyond the budget, and are never refunded.
 
     [bold]Example[/bold]
 
@@ -50,7 +50,7 @@ def new(
 ) -> None:
     """Make a ledger: the lifetime budget of a data set.
 
-    Protected: whoever is in the data set, as long as everything released from it is charged to this one file, also if
+    Protected: the users in the data set, as long as everything released from it is charged to this one file, also if
     the next fit is chosen by looking at the last one.
 
     [bold]Example[/bold]
@@ -100,7 +100,7 @@ def add(
 ) -> None:
     """Enter a release that another tool made from the same users, for the ledger's neighbours.
 
-    Protected: whoever is in the data set, as long as the other release is as private as is said here.
+    Protected: the users in the data set, as long as the other release is as private as is said here.
 
     [bold]Example[/bold]
 

@@ -35,7 +35,7 @@ def predict(
 ) -> None:
     """Predict for the rows of a table.
 
-    Protected: the people that the model was trained on. Not protected: the rows here; a prediction tells of its row.
+    Protected: the users that the model was trained on. Not protected: the rows here; a prediction reveals its row.
 
     [bold]Example[/bold]
 
@@ -80,7 +80,7 @@ def report(
 ) -> None:
     """Write a model's report: one HTML page with its guarantee, its parts and its weights; or its facts as JSON.
 
-    Protected: the people that the model was trained on. The report holds public and released numbers only.
+    Protected: the users that the model was trained on. The report holds public and released numbers only.
 
     [bold]Example[/bold]
 

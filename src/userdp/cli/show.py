@@ -1,4 +1,4 @@
-"""What commands print: tables and notes for people, one JSON object for programs."""
+"""What commands print: tables and notes for readers, one JSON object for programs."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def classes_of(text: str | None, column: Any, target: str) -> list[Any]:
         remedy = "; a CSV file declares no types, so for true and false pass --classes false,true" * (kind == ANY)
         raise InputError(
             f"Expected --classes, all labels that column {target!r} can have, such as --classes no,yes: they are "
-            f"not read off the data, because that would tell of people who have rare ones{remedy}. Nothing was spent."
+            f"not read off the data, because that would reveal users who have rare ones{remedy}. Nothing was spent."
         )
     truth = {"false": False, "true": True, "0": False, "1": True}
     tokens = [token.strip() for token in text.split(",")]

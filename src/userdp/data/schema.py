@@ -1,6 +1,6 @@
 """The one boundary of data: what columns are is declared, and each cell is read by itself.
 
-Public is what somebody declared: which columns are features, which labels there can be, who owns a row; and the types
+Public is what was declared: which columns are features, which labels there can be, who owns a row; and the types
 and widths that a container declares (a dtype, an Arrow or Parquet schema, the header of a CSV file). No cell decides
 about its column: it becomes a number or NaN, a label's position or NaN. So one user, who may own most rows, decides
 neither between success and an error, nor about shapes.

@@ -162,7 +162,7 @@ def _csr(X: Any) -> Any:
     if form in ("csc", "bsr"):
         X.check_format(full_check=True)
     if form == "coo":
-        X = type(X)((X.data, X.coords), shape=X.shape)  # made anew it is checked
+        X = type(X)((X.data, X.coords), shape=X.shape)  # rebuilt, it is checked
     return X.tocsr()
 
 

@@ -199,7 +199,7 @@ def _open_csv(path: Path) -> TableFile:
         chunks: list[list[pa.Array]] = [[] for _ in names]
         next(rows, None)
         while some := list(itertools.islice(rows, _BATCH_ROWS)):
-            # Cut off, or filled with empty cells, to the header's width: how many cells somebody writes into a row, and
+            # Cut off, or filled with empty cells, to the header's width: how many cells a user writes into a row, and
             # what is behind a quote, is their matter.
             whole = ((row + [""] * width)[:width] if len(row) != width else row for row in some)
             for chunk, cells in zip(chunks, zip(*whole, strict=True), strict=True):

@@ -58,7 +58,7 @@ class Histogram:
 
     @property
     def cumulative(self) -> np.ndarray:
-        """(2, bins + 1): the fraction of each class's rows below each knot; rises from 0 to 1.
+        """(2, bins + 1): the fraction of each class's rows below each threshold; rises from 0 to 1.
 
         Sums of bins are off by more the more bins they are of; what a class's own count shows better is spread evenly.
         """

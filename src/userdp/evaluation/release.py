@@ -297,7 +297,7 @@ def _explained(
 def above_noise(value: float, noise_std: float) -> float:
     """A mean that is not below 0, released with this noise: less where that could be all of it.
 
-    x - (1.25 s)^2 / x for x > 1.25 s, else 0: its error is .3 s where there is nothing, and at most 1.34 s.
+    x - (1.25 s)^2 / x for x > 1.25 s, else 0: its error is 0.3 s where there is nothing, and at most 1.34 s.
     Paper: Breiman 1995, the garrote.
     """
     least = _ABOVE_NOISE * noise_std

@@ -54,7 +54,7 @@ class _Classifier(ClassifierMixin, LinearModel):
         if self.class_weight is not None and not isinstance(self.class_weight, Mapping):
             raise ValueError(
                 f"Expected class_weight={self.class_weight!r} to be public weights, {{label: weight}}: balancing them "
-                "by the data would tell of people who have rare labels. If frequencies are public, declare 1 / "
+                "by the data would reveal users who have rare labels. If frequencies are public, declare 1 / "
                 "frequency. Nothing was spent."
             )
 

@@ -1,4 +1,4 @@
-"""`userdp.evaluation.evaluate`: scores of a fitted model on other people, private for whole users, with intervals."""
+"""`userdp.evaluation.evaluate`: scores of a fitted model on other users, private for whole users, with intervals."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def evaluate(
     neighbours: str = REPLACE_ONE,
     unit: str | None = None,
 ) -> Evaluation:
-    """How good a model is on people that it has not seen: each metric with an interval, private for whole users.
+    """How good a model is on users that it has not seen: each metric with an interval, private for whole users.
 
     All metrics come of one joint release of at most three clipped means. Intervals count the noise, which is known, and
-    which people happen to be in the sample, which is estimated inside the same release. Rows that cannot be scored (a
+    which users happen to be in the sample, which is estimated inside the same release. Rows that cannot be scored (a
     missing feature, a label that is no class, a cell that the model or a step before it fails on) count as the worst,
-    and are left out of AUC and calibration. A score that noise hides, of a class or level that few people have, or that
-    the bins of margins cannot tell is NaN with the widest interval.
+    and are left out of AUC and calibration. A score that noise hides, of a class or level that few users have, or that
+    the bins of margins cannot resolve is NaN with the widest interval.
 
     Guarantee: the result is (epsilon, delta)-differentially private for `neighbours` among the users of X (one user's
     whole data is replaced, or with "zero-out" adds nothing); what the model says of those it was fitted on is not part
@@ -112,12 +112,12 @@ def evaluate(
     >>> import numpy as np
     >>> from userdp import LogisticRegression
     >>> rng = np.random.default_rng(0)
-    >>> people, X = np.repeat(np.arange(6000), 3), rng.uniform(-1, 1, (18_000, 2))
+    >>> users, X = np.repeat(np.arange(6000), 3), rng.uniform(-1, 1, (18_000, 2))
     >>> y = rng.random(18_000) < 1 / (1 + np.exp(-4 * X[:, 0]))
-    >>> seen = people < 3000
-    >>> model = LogisticRegression(2.0, max_rows_per_user=3).fit(X[seen], y[seen], groups=people[seen])
-    >>> found = evaluate(model, X[~seen], y[~seen], groups=people[~seen], epsilon=2.0)
-    >>> bool(0.85 < found["auc"].value < 0.95)  # it is .90
+    >>> seen = users < 3000
+    >>> model = LogisticRegression(2.0, max_rows_per_user=3).fit(X[seen], y[seen], groups=users[seen])
+    >>> found = evaluate(model, X[~seen], y[~seen], groups=users[~seen], epsilon=2.0)
+    >>> bool(0.85 < found["auc"].value < 0.95)  # it is 0.90
     True
     """
     budget_for(epsilon, delta, 1, neighbours)  # refuses what makes no sense, before anything is read
@@ -157,7 +157,7 @@ def evaluate(
 
 
 def usual_metrics(model: Any) -> tuple[str, ...]:
-    """What people ask of a model of this kind, and it has."""
+    """What is usually asked of a model of this kind, and it has."""
     return (_DEFAULT if hasattr(model, "predict_proba") else _WITHOUT_CHANCES).get(kind_of(model), _OF_NUMBERS)
 
 
@@ -179,8 +179,8 @@ def evaluation_layout(
     asked = check_metrics(usual_metrics(model) if metrics is None else metrics, kind, probabilities)
     if has_by != (levels is not None):
         raise ValueError(
-            "Expected by, a column, together with levels, its values to tell scores of: they are declared, because "
-            "reading them off the data would tell of people who have rare ones. Nothing was spent."
+            "Expected by, a column, together with levels, its values to report scores of: they are declared, because "
+            "reading them off the data would reveal users who have rare ones. Nothing was spent."
         )
     found = () if levels is None else tuple(levels)
     if levels is not None and not 1 <= len(set(found)) == len(found) <= MOST_LEVELS:
@@ -237,9 +237,9 @@ def evaluate_users(
 
 @dataclass(eq=False)
 class HeldOut:
-    """People who are kept from training, and scored once there is a model: `fit` with `evaluate=0.1`.
+    """Users who are kept from training, and scored once there is a model: `fit` with `evaluate=0.1`.
 
-    Training and evaluation are one plan on different people of the curator's random order: nobody pays for both. How
+    Training and evaluation are one plan on different users of the curator's random order: nobody pays for both. How
     many are kept is public, `layout` is what is asked of them, and `rows` are made for that once there are weights.
 
     `rows(weights)` gives a row of the layout for each row of the data, made of that row and the weights alone.

@@ -59,7 +59,7 @@ _FACTS = ("created", "parameters", "rows_per_user", "loss", "loss_at_zero", "ver
 def save_model(model: LinearModel | Pipeline, path: str | os.PathLike[str]) -> Path:
     """Write a fitted estimator, or a pipeline that ends in one, as JSON, whole or not at all.
 
-    Everything in the file may be shown to anyone. Steps of a pipeline are those that learn nothing from the data, told
+    Everything in the file may be shown to anyone. Steps of a pipeline are those that learn nothing from the data, given
     by their parameters alone, and the scalers of userdp. Of a `PrivateSearchCV` it is the chosen model.
     """
     if hasattr(model, "privacy_"):  # of a search too, unless its choice is not private, as scikit-learn's is not

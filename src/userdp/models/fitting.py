@@ -236,7 +236,7 @@ def _hidden(problem: Problem, option: Option, result: Result) -> bool:
 
 @contextmanager
 def bar(wanted: bool | None) -> Iterator[solvers.Progress | None]:
-    """A progress bar, on a terminal only if `wanted` is None: what is told which step begins, or None."""
+    """A progress bar, on a terminal only if `wanted` is None: what is called as each step begins, or None."""
     console = Console(stderr=True, force_terminal=wanted)
     if not (console.is_terminal if wanted is None else wanted):
         yield None

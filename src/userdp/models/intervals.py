@@ -64,7 +64,7 @@ class Summary:
             ends = f"{self.conf_int[k, 0]:>11.4g}{self.conf_int[k, 1]:>11.4g}"
             parts = f"{self.noise_share[k]:>8.0%}{1 - self.noise_share[k]:>10.0%}"
             lines.append(f"{shown:<{_LABEL}}{numbers}{ends}{parts}")
-        parts = "noise, sampling: parts of the variance that privacy and the choice of people have; clustered by user."
+        parts = "noise, sampling: parts of the variance that privacy and the choice of users have; clustered by user."
         return "\n".join([*lines, "=" * len(head), parts, *([self.note] if self.note else [])])
 
     __repr__ = __str__
@@ -87,7 +87,7 @@ class Summary:
 
 
 class Intervals:
-    """What a fitted estimator of one output tells of its weights, where `inference` was asked for."""
+    """What a fitted estimator of one output reports of its weights, where `inference` was asked for."""
 
     coef_: np.ndarray
     intercept_: Any
@@ -103,7 +103,7 @@ class Intervals:
     def conf_int(self, level: float = 0.95) -> np.ndarray:
         """Confidence intervals: a row (low, high) for each coefficient, the intercept last, if there is one.
 
-        They cover what the same fit would find without noise on all people there could be: the minimum of the expected
+        They cover what the same fit would find without noise on all users there could be: the minimum of the expected
         loss. They are about the fit's estimates; `coef_` are other numbers where noise hides some of these
         (`unresolved_`), and are drawn towards 0. Post-processing of the release: it costs no budget.
         """
@@ -116,9 +116,9 @@ class Intervals:
 
         >>> from userdp import LogisticRegression
         >>> rng = np.random.default_rng(0)
-        >>> people, X = np.repeat(np.arange(4000), 3), rng.normal(size=(12_000, 2))
+        >>> users, X = np.repeat(np.arange(4000), 3), rng.normal(size=(12_000, 2))
         >>> y = rng.random(12_000) < 1 / (1 + np.exp(-X[:, 0]))
-        >>> model = LogisticRegression(8.0, max_rows_per_user=3, inference=True).fit(X, y, groups=people)
+        >>> model = LogisticRegression(8.0, max_rows_per_user=3, inference=True).fit(X, y, groups=users)
         >>> model.summary().names
         ('x0', 'x1', '(intercept)')
         >>> model.conf_int(level=0.9).shape, model.cov_.shape

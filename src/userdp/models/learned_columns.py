@@ -28,7 +28,7 @@ from userdp.statistics.columns import Histograms, OwnLevels, range_of_targets, r
 _LEVELS = "levels of {}"
 _WORDS = Category.LONGEST // 6
 _FAILURE_FRACTION = 0.1  # of delta, for all vocabularies
-# Standard deviations above which a bin holds people, of Gaussian and of Laplace noise: of all 123 bins noise exceeds
+# Standard deviations above which a bin holds users, of Gaussian and of Laplace noise: of all 123 bins noise exceeds
 # them with a chance of less than 0.001, and one that it does could be anywhere.
 _CLEAR, _CLEAR_LAPLACE = 4.5, 8.0
 _LEAST_SHARE = 0.2  # of the users: what must be clear for ranges or levels to be worth asking for
@@ -142,7 +142,7 @@ class Preparation:
         return steps, left
 
     def _clear(self, step: Step) -> float:
-        """The fraction of the users who must have something for it to be told from noise."""
+        """The fraction of the users who must have something for it to be distinguished from noise."""
         mechanism = step.mechanism
         if isinstance(mechanism, Vocabulary):
             return float(mechanism.threshold / mechanism.n_vectors)

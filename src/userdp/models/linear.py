@@ -2,7 +2,7 @@
 
 Everything that privacy or accuracy depends on is a public parameter: nothing is read off the data but through a private
 release. Rows that make no sense (a cell that is NaN or infinite, a label that is no class) raise nothing, because an
-error would tell of them: they are left out, and a private count says how many users have some.
+error would reveal them: they are left out, and a private count says how many users have some.
 
 A fit goes one way: what was passed (`conventions`) is read as declared (`data.schema`) and grouped by user
 (`data.users`), then minimised (`fitting`), and what was released is kept.
@@ -71,7 +71,7 @@ _FLOATS = [np.float64, np.float32]
 _BLOCK = 65536  # targets coded at a time
 _UNPROTECTED = (
     "With unprotected_checks=True what was not declared (class labels, the target range) was read off the data, and "
-    "errors tell of missing values: these facts are outside of the guarantee."
+    "errors reveal missing values: these facts are outside of the guarantee."
 )
 _PARAMETERS = {
     "unprotected_checks": "Read what was not declared (class labels, target range) off the data, take lists of rows, "
@@ -370,23 +370,23 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             raise ValueError("Expected no public_X where columns are learned privately: declare them by it instead.")
 
     def _check_evaluate(self, of_rows: dict[str, Any]) -> None:
-        """Refuse people to be held out where what is scored would not be what is learned, by public facts."""
+        """Refuse users to be held out where what is scored would not be what is learned, by public facts."""
         if self.evaluate is None:
             return
         if not (isinstance(self.evaluate, int | float | np.number) and 0 < self.evaluate < 1):
-            raise ValueError(f"Expected 0 < evaluate={self.evaluate!r} < 1: the fraction of people to score on.")
+            raise ValueError(f"Expected 0 < evaluate={self.evaluate!r} < 1: the fraction of users to score on.")
         weighed = [name for name, column in of_rows.items() if column is not None]
         if weighed or getattr(self, "class_weight", None) is not None:
             raise ValueError(
-                f"Expected no {(weighed or ['class_weight'])[0]} with evaluate: score on other people with "
+                f"Expected no {(weighed or ['class_weight'])[0]} with evaluate: score on other users with "
                 "userdp.evaluation.evaluate instead. Nothing was spent."
             )
         if self.columns is not None and self.columns.private:
             raise ValueError("Expected columns that are declared with evaluate, not learned. Nothing was spent.")
         if self._learns_range:
             raise ValueError(
-                "Expected a target_range that is declared with evaluate, not learned: its scores are told in units of "
-                "it. Score on other people with userdp.evaluation.evaluate instead. Nothing was spent."
+                "Expected a target_range that is declared with evaluate, not learned: its scores are reported in units "
+                "of it. Score on other users with userdp.evaluation.evaluate instead. Nothing was spent."
             )
 
     def _held_out(self, data: UserData | RemoteUsers, loss: Loss) -> HeldOut | None:
@@ -394,7 +394,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if self.evaluate is None:
             return None
         if not isinstance(data, UserData) or data.store is not None:
-            raise ValueError("Expected people's rows in memory here with evaluate. Nothing was spent.")
+            raise ValueError("Expected users' rows in memory here with evaluate. Nothing was spent.")
         n_held = round(self.evaluate * data.n_users)
         if not 2 <= n_held <= data.n_users - 2:
             raise ValueError(f"Expected evaluate={self.evaluate} to leave at least 2 users on either side.")
@@ -419,7 +419,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         return 1 if self.privacy_unit == "row" else int(self.max_rows_per_user)
 
     def _facts(self, loss: Loss, source: Source) -> dict[str, Any]:
-        """What a saved model tells of how it was made; taken before the fit, whose end would tell how long it took."""
+        """What a saved model says about how it was made; taken before the fit: its end would show how long it took."""
         packages = ("userdp", "numpy", "opendp", "dp-accounting", "scikit-learn")
         return {
             "created": datetime.now(UTC).date().isoformat(),  # to the day: what is closer would tell how long fits take
@@ -554,7 +554,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         self.uncertainty_ = result.uncertainty
 
     def _warn(self) -> None:
-        """Say what public numbers and releases tell of the model's use, and of its guarantee's."""
+        """Warn of what public numbers and releases say against using the model or its guarantee."""
         guarantee, affected = self.privacy_, self.privacy_.affected_users
         by_far = far_from_resolved(self.unresolved_, guarantee.n_users)
         found = [self.result_.message, *notes_on(by_far, self.result_.total_error, guarantee)]
@@ -563,7 +563,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         if guarantee.delta * guarantee.n_users >= 1:
             found.append(
                 f"delta={guarantee.delta:g} is not below 1 over the {guarantee.n_users} {guarantee.word}s: it would "
-                "even allow publishing somebody's data outright. Choose it well below."
+                "even allow publishing a user's data outright. Choose it well below."
             )
         for text in filter(None, found):
             warnings.warn(text, UtilityWarning, stacklevel=3)

@@ -86,8 +86,8 @@ class Clipped:
             return ""
         return (
             f"There are no standard errors: about {self.lost:.2g} of the users are so far from the others that their "
-            f"mean cannot be told, and count as if they were {self.reach:.4g} away. Cut values off at a public range "
-            "and pass its width twice, as in spread=(30, 30), or leave inference out: then those are left out."
+            f"mean cannot be estimated, and count as if they were {self.reach:.4g} away. Cut values off at a public "
+            "range and pass its width twice, as in spread=(30, 30), or leave inference out: then those are left out."
         )
 
     @property
@@ -96,7 +96,7 @@ class Clipped:
         if not self.at_most:
             return ""
         return (
-            f"People farther than {self.reach:.4g} from the others' mean, at most {self.at_most:.2g} of them, count as "
+            f"Users farther than {self.reach:.4g} from the others' mean, at most {self.at_most:.2g} of them, count as "
             "if they were so far."
         )
 
@@ -128,9 +128,9 @@ class MeanResult:
         return np.asarray(np.sqrt(errors.noise + errors.sampling))
 
     def conf_int(self, level: float = 0.95) -> np.ndarray:
-        """Confidence intervals: a row (low, high) for each feature's mean, over all people there could be.
+        """Confidence intervals: a row (low, high) for each feature's mean, over all users there could be.
 
-        Each person counts once. Post-processing of the release: it costs no budget.
+        Each user counts once. Post-processing of the release: it costs no budget.
         """
         return self.summary(level).conf_int
 
@@ -156,7 +156,7 @@ class MeanResult:
 
 @documented(
     X="An array with a number or a vector per row, or a table; lists are refused, because they do not declare which.",
-    groups="The user id of each row; range(len(X)) if every row is somebody else's.",
+    groups="The user id of each row; range(len(X)) if every row is another user's.",
     spread="Between which distances of users the typical one is searched for; public.",
     outliers="The fraction of users that may be far from the others.",
     inference="True for standard errors and intervals (`summary()`, `conf_int()`, `std_err` of the result), for a "
@@ -211,7 +211,7 @@ def private_mean(
     """
     if groups is None:
         raise ValueError(
-            "Expected groups, the user id of each row: pass range(len(X)) only if every row is somebody else's. "
+            "Expected groups, the user id of each row: pass range(len(X)) only if every row is another user's. "
             "Nothing was spent."
         )
     budget_for(epsilon, delta, 1, neighbours)  # refuses what makes no sense, before anything is read
@@ -300,7 +300,7 @@ class MeanSteps:
 
     The variance of the mean is that of its noise, which is known, what the clip may have cost, by how many are seen
     beyond, and the mean square over the number of users. Its own noise is known, too: intervals are Student's, of as
-    many degrees as give that uncertainty. There are none if people are seen who are so far out that no clip would do.
+    many degrees as give that uncertainty. There are none if outlying users are seen for whom no clip would do.
     docs/intervals.md has the coverage that was measured, docs/proofs.md, section 31, what is proven.
     """
 

@@ -1,4 +1,4 @@
-"""Pipelines whose steps learn nothing of people but privately.
+"""Pipelines whose steps learn nothing about users but privately.
 
 What a step before a private model learns from the data (means, categories, components) is outside of the guarantee.
 Known are the transformers that work row by row with public parameters alone, and those of this package.
@@ -131,7 +131,7 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
         try:
             found = steps.transform(taken(X, rows))
             return found if _alike(found, made, len(rows)) else None
-        except Exception:  # tells of values
+        except Exception:  # which would show values
             return None
 
     with WARNINGS_OFF, np.errstate(all="ignore"):
@@ -192,7 +192,7 @@ def _blank_of_pandas(X: Any) -> Any:
     import pandas as pd  # which there is, as X is one of its tables
 
     def cell(kind: Any) -> Any:
-        kind = "category" if isinstance(kind, pd.CategoricalDtype) else kind  # whose levels may be people's
+        kind = "category" if isinstance(kind, pd.CategoricalDtype) else kind  # whose levels may be users'
         try:
             return pd.Series([0]).astype(kind)
         except (TypeError, ValueError):

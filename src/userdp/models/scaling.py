@@ -72,9 +72,9 @@ class PrivateStandardScaler(_Scaler, PrivateEstimator):
     """Take off the mean and divide by the standard deviation of each feature, both learned privately for whole users.
 
     Means and mean squares over users (every user counts the same), in units of public ranges, are released together;
-    what cannot be told from noise is taken to be as large as the noise. Missing values count as the middle of a range.
-    Users who are far from the others count less, or not at all (`private_mean`), which pulls means of skewed features
-    towards the bulk.
+    what cannot be distinguished from noise is taken to be as large as the noise. Missing values count as the middle of
+    a range. Users who are far from the others count less, or not at all (`private_mean`), which pulls means of skewed
+    features towards the bulk.
 
     Guarantee: mean_ and scale_ are (epsilon, delta)-differentially private for `neighbours`: one user's whole data is
     replaced, or with "zero-out" adds nothing.

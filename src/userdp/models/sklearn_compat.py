@@ -34,7 +34,7 @@ NO_GROUPS = (
     "Expected groups, the user id of each row: fit(X, y, groups=user_ids). Inside Pipeline, cross_validate or "
     "GridSearchCV scikit-learn drops them silently unless metadata routing is on: call "
     "sklearn.set_config(enable_metadata_routing=True) and pass groups=user_ids to fit, or params={'groups': user_ids} "
-    "to cross_validate with cv=GroupKFold(5, shuffle=True, random_state=0). If every row belongs to somebody else, say "
+    "to cross_validate with cv=GroupKFold(5, shuffle=True, random_state=0). If every row belongs to another user, say "
     'privacy_unit="row". Nothing was spent.'
 )
 _COPIED = (
@@ -61,9 +61,9 @@ _PARAMETERS = {
     "ledger": "Charged before anything is computed from the data: a `Ledger`, or (estimators, scalers) the path of an "
     "existing ledger file; None is a fresh one of (epsilon, delta). All that is learned from the same users adds up: "
     "give a private scaler and a model the same ledger.",
-    "privacy_unit": '"user", with `groups` telling who owns which row; or "row", where each row is somebody else\'s.',
-    "neighbours": 'Which data sets are not told apart: "replace-one", where one user\'s whole data is replaced, or '
-    '"zero-out", where it adds nothing to any total, as if it had not been used. The latter needs half of the noise '
+    "privacy_unit": '"user", with `groups` saying who owns which row; or "row", where each row is another user\'s.',
+    "neighbours": 'Which data sets cannot be distinguished: "replace-one", where one user\'s whole data is replaced, '
+    'or "zero-out", where it adds nothing to any total, as if it had not been used. The latter needs half of the noise '
     "for the same epsilon, and is what most other libraries print.",
     "unit": 'What one user is called in the statement, the report and the ledger, such as "household"; None is "user".',
     "solver": '"auto", or the name of a solver; or `userdp.Solver(...)`, for its options.',
@@ -227,7 +227,7 @@ class PrivateEstimator(BaseEstimator):
 
 
 def unit_word(privacy_unit: str, unit: str | None) -> str:
-    """What one of those who are protected is called, checked; "row" where each row is somebody else's."""
+    """What one of those who are protected is called, checked; "row" where each row is another user's."""
     if unit is None:
         return privacy_unit
     if privacy_unit == "row":
@@ -236,7 +236,7 @@ def unit_word(privacy_unit: str, unit: str | None) -> str:
 
 
 def owners(groups: Any, privacy_unit: str, n_rows: int) -> Any:
-    """Who owns which row: the groups, or somebody else each."""
+    """Who owns which row: the groups, or another user for each."""
     if privacy_unit not in ("user", "row"):
         raise ValueError(f'Expected privacy_unit={privacy_unit!r} to be "user" or "row".')
     if groups is None and privacy_unit == "user":
@@ -245,7 +245,7 @@ def owners(groups: Any, privacy_unit: str, n_rows: int) -> Any:
         raise ValueError('Expected no groups with privacy_unit="row": leave one of them out.')
     if isinstance(groups, range) or type(groups).__name__ == "RangeIndex":  # by their type: cells would tell
         raise ValueError(
-            "Expected groups to be user ids, got the numbers of rows: if every row is somebody else's, say "
+            "Expected groups to be user ids, got the numbers of rows: if every row is another user's, say "
             'privacy_unit="row" instead. Nothing was spent.'
         )
     return range(n_rows) if groups is None else groups

@@ -84,7 +84,7 @@ class Classes(Targets):
         if not model.unprotected_checks:
             raise ValueError(
                 "Expected classes, all labels that there can be, such as classes=[0, 1]: labels are not read off the "
-                "data, because that would tell of people who have rare ones. Nothing was spent."
+                "data, because that would reveal users who have rare ones. Nothing was spent."
             )
         labels = np.asarray([] if y is None else y.tolist())
         if y is not None:

@@ -85,7 +85,7 @@ from userdp.statistics.smoothing import BallSmoothing
 
 _MOMENT_FRACTIONS = (0.0, 0.1, 0.2, 0.3)  # of the Gaussian budget
 _STEPS = (3, 5, 7, *(round(10 * 2 ** (k / 2)) for k in range(21)))  # .. 10, 14, 20, .. 10,240
-_SAMPLED = tuple(0.5 / 2 ** (k / 2) for k in range(19))  # fraction of the users in a step: .5, .35, .25, .. .001
+_SAMPLED = tuple(0.5 / 2 ** (k / 2) for k in range(19))  # fraction of the users in a step: 0.5, 0.35, 0.25, .. 0.001
 _LEAST_CURVATURE = 0.125  # of the largest: in whitened coordinates a typical row's curvature is at least this
 _FEWEST_SEARCHED = 5000  # users, if there are as many: steps on small samples ask no more in their search
 OUTLIERS = 0.03  # fraction of users that may be far from the others

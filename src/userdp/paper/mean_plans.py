@@ -142,7 +142,7 @@ def plan_search(n_users: int, grid: tuple[float, ...], tolerated: int, mu_square
 def searched_users(n_users: int, budget: Budget, grid: tuple[float, ...], outliers: float) -> int:
     """How many users a search asks: the fewest whose `left_outside` is 0.75% above the fraction that it aims at.
 
-    Two deviations of a probe's noise s and of the number of outliers p k among k users, 2 sqrt(s^2 + p k) = .0075 k.
+    Two deviations of a probe's noise s and of the number of outliers p k among k users, 2 sqrt(s^2 + p k) = 0.0075 k.
 
     >>> searched_users(100_000, Budget(1.0, 1e-6), search_grid(0.02, 2.0), 0.03)
     13454

@@ -28,7 +28,7 @@ from userdp.privacy.plan import Plan, Step
 from userdp.privacy.statement import Statement, statement
 from userdp.statistics.gradients import Statistic
 
-# What has released nothing is not written down: a run goes on behind it.
+# What has released nothing is not written down: a run resumes after the last recorded release.
 _UNWRITTEN = (KeyboardInterrupt, EngineLost)
 # A release, or why there is none.
 Outcome: TypeAlias = Vectors | Aborted | RuntimeError | KeyboardInterrupt
@@ -132,7 +132,7 @@ class Curator:
         with self._lock:
             if self._busy or not isinstance(self._given, UserData) or not isinstance(data, UserData):
                 raise ValueError("Expected rows of users that are here, between two releases.")
-            same_seed = data.insecure_seed == self._given.insecure_seed  # the ledger was told of that one
+            same_seed = data.insecure_seed == self._given.insecure_seed  # the ledger holds that one
             if not same_seed or not np.array_equal(data.offsets, self._given.offsets):
                 raise ValueError("Expected the same users' rows, between two releases.")
             try:

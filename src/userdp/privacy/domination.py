@@ -1,9 +1,9 @@
 """What a run is charged when runs are chosen one after the other: the Gaussian mechanism that dominates it.
 
-Costs that were fixed in advance compose as they are (`accounting`). Whoever has seen earlier releases may choose the
-next run by them, and then exact composition guarantees too much. So every run is charged as mu-GDP: neighbours are told
-apart no better than N(0, 1) from N(mu, 1), up to a failure probability. mu^2 and failures add up, however the runs
-were chosen, and `Filter` refuses what would exceed its limits. Proof: docs/proofs.md, section 25.
+Costs that were fixed in advance compose as they are (`accounting`). Someone who has seen earlier releases may choose
+the next run by them, and then exact composition guarantees too much. So every run is charged as mu-GDP: neighbours are
+distinguished no better than N(0, 1) from N(mu, 1), up to a failure probability. mu^2 and failures add up, however the
+runs were chosen, and `Filter` refuses what would exceed its limits. Proof: docs/proofs.md, section 25.
 """
 
 from __future__ import annotations

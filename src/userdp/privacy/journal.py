@@ -2,7 +2,7 @@
 
 One SQLite file. It says which run it is of (plan, budget, ledger, shape of the data), in which order users were drawn,
 and what was released, in order. A run that is begun again with it gets these releases as they were, without a look at
-the data, and goes on behind the last of them; its charge, which the ledger knows by the journal's token, is not made
+the data, and resumes after the last of them; its charge, which the ledger knows by the journal's token, is not made
 twice. What was drawn for a release that did not reach the disk was seen by nobody, and is drawn anew.
 
 A journal is as secret as the data: besides releases it holds the noisy threshold of a test that goes on, and a digest
@@ -106,7 +106,7 @@ class Journal:
     the run would release without, provided that it is killed for reasons that do not depend on draws that nobody saw,
     and that there is room on the disk. One run at a time has it open, and a copy beside it is refused: two runs that go
     on from the same place would release what was charged once. One that has ended is refused: it would give its result
-    again, as if it were of other data of the same shape. An older state that is put back cannot be told. Proof:
+    again, as if it were of other data of the same shape. An older state that is put back is not detected. Proof:
     docs/proofs.md, section 28.
     """
 

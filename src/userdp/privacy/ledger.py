@@ -114,7 +114,7 @@ class ChargedStep:
 class Charge:
     """One charged plan. `costs` has one entry for each set of users that paid differently.
 
-    `charged_at` is a day, in UTC: the time between two charges could tell how long something took on somebody's data.
+    `charged_at` is a day, in UTC: the time between two charges could show how long something took on a user's data.
     `dominating` is what it is charged as between runs, for the sets of users that pay most.
     """
 
@@ -401,7 +401,7 @@ class Ledger:
         return float(decimal.Context(prec=3, rounding=decimal.ROUND_FLOOR).create_decimal(repr(found)))
 
     def what_fits(self, delta: float | None = None) -> str:
-        """`largest_epsilon` in a sentence."""
+        """`largest_epsilon` as a message."""
         at = self.budget.delta if delta is None else delta
         found, noise = self.largest_epsilon(at), "Gaussian" if at else "Laplace"
         if not found:

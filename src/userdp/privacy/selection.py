@@ -1,4 +1,4 @@
-"""Selection: several fits, their scores on held-out people and the choice among them, charged once, as one plan.
+"""Selection: several fits, their scores on held-out users and the choice among them, charged once, as one plan.
 
 A random order of the users is drawn: the first train, the others are held out. Every candidate is fitted on the
 training users, who pay for all of them; the held-out users pay for one joint release of all scores; all of that is
@@ -43,10 +43,10 @@ from userdp.statistics.moments import UserMean
 
 _CANDIDATES, _REFIT = "candidates", "refit"
 _SIZES, _DIFFERENCES, _MEAN = "sizes of differences", "differences of scores", "mean score"
-_PARTS = {_SIZES: 0.15, _DIFFERENCES: 0.75, _MEAN: 0.1}  # of what held-out people pay for joint scores
+_PARTS = {_SIZES: 0.15, _DIFFERENCES: 0.75, _MEAN: 0.1}  # of what held-out users pay for joint scores
 _BINS, _RATIO = 10, 3.0  # of sizes of differences
-_CLIPPED = 0.1  # of the held-out people: whose differences may be clipped
-_MOST_NOISE = 0.1  # of a bin: above it nothing could be told
+_CLIPPED = 0.1  # of the held-out users: whose differences may be clipped
+_MOST_NOISE = 0.1  # of a bin: above it nothing could be learned
 _ROUNDING = 1e-5
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class SelectionPlan:
 
     @property
     def certified(self) -> Plan:
-        """The plan that is charged. Training people come first in the order, then the held-out ones."""
+        """The plan that is charged. Training users come first in the order, then the held-out ones."""
         n, split = self.n_users, self.n_training
         relation = self.budget.neighbours
         fits = Step(_CANDIDATES, 0, split, Allotment(split, self.fit_mu_squared, self.n_candidates, relation))
@@ -166,7 +166,7 @@ class SelectionPlan:
 
     @property
     def score_plan(self) -> Plan:
-        """The releases of scores, on the held-out people by themselves."""
+        """The releases of scores, on the held-out users by themselves."""
         n = self.n_held_out
         return Plan(n, tuple(Step(label, 0, n, self._clip(part)) for label, part in _PARTS.items()))
 
@@ -175,12 +175,12 @@ class SelectionPlan:
         return Clip(self.n_held_out, multiplier, neighbours=self.budget.neighbours)
 
     def part_ledger(self, mu_squared: float, draft: bool = False) -> PartLedger:
-        """A ledger of one part. Gaussian parts need no delta: it only says at which their epsilon is told."""
+        """A ledger of one part. Gaussian parts need no delta: it only says at which their epsilon is reported."""
         return (DraftLedger if draft else PartLedger)(mu_squared, self.budget.delta, self.budget.neighbours)
 
     @property
     def bin_noise(self) -> float:
-        """Of the fraction of held-out people in a bin of sizes."""
+        """Of the fraction of held-out users in a bin of sizes."""
         return self._clip(_PARTS[_SIZES]).noise_std(1.0, _BINS)
 
     @property
@@ -223,7 +223,7 @@ def plan_selection(
     if not 2 <= held <= n_users - 2:
         raise BudgetExceeded(
             f"Expected more than n_users={n_users}: a fraction held_out={held_out:g} of them should be at least 2 "
-            "people, and at least 2 others train. Nothing was spent."
+            "users, and at least 2 others train. Nothing was spent."
         )
     whole = _mu_squared(budget)
     refit, rest = refit_fraction * whole, (1 - refit_fraction) * whole
@@ -240,7 +240,7 @@ def check_telling(plan: SelectionPlan) -> None:
     if plan.bin_noise > _MOST_NOISE:
         enough = math.ceil(plan.n_users * plan.bin_noise / _MOST_NOISE)
         raise BudgetExceeded(
-            f"Expected more than n_users={plan.n_users}: scores of {plan.n_held_out} held-out people would be lost in "
+            f"Expected more than n_users={plan.n_users}: scores of {plan.n_held_out} held-out users would be lost in "
             f"noise. About {enough:,} users would do, or a larger epsilon or held_out; allow_weak=True of the "
             "estimator goes on all the same. Nothing was spent."
         )
@@ -250,7 +250,7 @@ def check_telling(plan: SelectionPlan) -> None:
 class Selected(Generic[T]):
     """What a search has released: the best candidate's number, and all models and scores.
 
-    losses: the mean loss of held-out people, in [0, 1] but for noise, of all candidates; noise_std: of each of them,
+    losses: the mean loss of held-out users, in [0, 1] but for noise, of all candidates; noise_std: of each of them,
     beside that of the mean which they share; refitted: the refit, None without one.
     """
 
@@ -275,10 +275,10 @@ def select(
     """Certify and charge the plan, draw who trains, and carry it out.
 
     Guarantee: all that leaves, a failure included, is within plan.budget, for user-level differential privacy under
-    replacement, provided `fit` releases through its ledger only, and of the users given only, whether it fails is told
-    by what it released and by public facts, and row j of `losses` is a function of user users[j]'s data and the models.
-    With `insecure_seed` nothing is private, and the ledger says so. How long a search takes is not covered, as of
-    everything here.
+    replacement, provided `fit` releases through its ledger only, and of the users given only, whether it fails is
+    determined by what it released and by public facts, and row j of `losses` is a function of user users[j]'s data and
+    the models. With `insecure_seed` nothing is private, and the ledger says so. How long a search takes is not covered,
+    as of everything here.
     """
     certified = plan.certified
     certified.certify(plan.budget)
@@ -286,7 +286,7 @@ def select(
     ledger.charge(certified, purpose, insecure_seed, unit=unit)
     order = noise.permutation(plan.n_users)
     found: Selected[T] | None = None
-    with contextlib.suppress(Exception), WARNINGS_OFF, np.errstate(all="ignore"):  # all of which could tell of a run
+    with contextlib.suppress(Exception), WARNINGS_OFF, np.errstate(all="ignore"):  # all could reveal cells
         found = _carried_out(plan, fit, losses, order, noise.seed, tell or (lambda *_: None))
     if found is None:
         raise RuntimeError(
@@ -342,7 +342,7 @@ def joint_losses(plan: SelectionPlan, losses: Vectors, insecure_seed: int | None
 
 
 def _first_bin(fractions: Vectors, mechanism: Mechanism) -> int:
-    """The bin of the shortest radius that few people's differences exceed, as far as noisy fractions tell."""
+    """The bin of the shortest radius that few users' differences exceed, as far as noisy fractions show."""
     assert isinstance(mechanism, Clip)
     std, beyond = mechanism.noise_std(1.0, _BINS), 0.0
     for number in range(_BINS - 1):

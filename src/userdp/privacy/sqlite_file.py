@@ -62,7 +62,7 @@ def create(path: Path, kind: str, fill: Callable[[sqlite3.Connection, Path], obj
 
 @contextlib.contextmanager
 def undamaged(path: str | Path | None, kind: str, remedy: str) -> Iterator[None]:
-    """Whatever goes wrong with records inside is told as one thing, without what is in them."""
+    """Whatever goes wrong with records inside is reported as one error, without what is in them."""
     try:
         yield
     except Refused:

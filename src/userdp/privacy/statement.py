@@ -40,12 +40,12 @@ from userdp.privacy.mechanism import described
 from userdp.privacy.plan import Plan
 
 COVERS = "this fit alone, with its hyperparameters taken as public"
-COVERS_SEARCH = "the whole search: every candidate's fit, the scores on held-out people, the choice and the refit"
+COVERS_SEARCH = "the whole search: every candidate's fit, the scores on held-out users, the choice and the refit"
 COVERS_EVALUATION = (
-    "this evaluation alone, of the people it was made on; not what the model tells of those it was fitted on"
+    "this evaluation alone, of the users it was made on; not what the model reveals of those it was fitted on"
 )
 IN_PARALLEL = (
-    "Some parts are of different people, side by side: they do not add up. Each person pays for the parts they are in, "
+    "Some parts are of different users, side by side: they do not add up. Each user pays for the parts they are in, "
     "and the whole costs what those who pay most pay."
 )
 NOT_COVERED = (
@@ -255,7 +255,7 @@ class Statement:
 
     @property
     def neighbours(self) -> str:
-        """Which data sets cannot be told apart, in words."""
+        """Which data sets cannot be distinguished, in words."""
         return _NEIGHBOURS[self.relation].format(self.word)
 
     @property
@@ -364,8 +364,8 @@ def apart(ends: Iterable[tuple[int, int]]) -> bool:
 
 def covered(record: Mapping[str, Any]) -> str:
     """What a statement's record says that it covers; one fit, unless it is of a search or an evaluation."""
-    said = record.get("covers")
-    return str(said) if said in (COVERS_SEARCH, COVERS_EVALUATION) else COVERS
+    said = str(record.get("covers")).replace("people", "users").replace("tells of", "reveals of")  # in older files
+    return said if said in (COVERS_SEARCH, COVERS_EVALUATION) else COVERS
 
 
 def statement(

@@ -23,7 +23,7 @@ class Vocabulary(Mechanism):
 
     A vector holds up to `levels_per_user` texts, each as `n_words` whole numbers of 6 bytes; what is no such text is
     left out, and a text counts once. A user with k of them adds 1/sqrt(k) to the count of each. Counts of those texts
-    that somebody has get Gaussian noise of standard deviation noise_multiplier * sqrt(2), and those that are then at
+    that any user has get Gaussian noise of standard deviation noise_multiplier * sqrt(2), and those that are then at
     least `threshold` are released, the `max_levels` largest: count and words, one after the other. The radius does not
     matter.
 

@@ -341,8 +341,8 @@ def questions(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     who = f"Each id in the column “{column}” is one user" if column else "Each user id is one user"
     protected = (
         "Each user, with all their rows together: nobody can find out from the release, beyond what ε and δ allow, "
-        "what one user's rows were, or that they were this user's and not somebody else's. "
-        f"{who}; somebody with several ids is protected for each of them separately, which is less."
+        "what one user's rows were, or that they were this user's and not another user's. "
+        f"{who}; a user with several ids is protected for each of them separately, which is less."
     )
     published = (
         "As far as ε and δ protect, yes: the model file, this page and whatever is computed from them, provided that "

@@ -60,8 +60,8 @@ FEWEST_FAST = 16_000
 FEW_ROWS = 200_000  # up to which nobody waits for all passes: a matter of time, not accuracy
 # Steps of everyone for a rare class, and their fraction. Measured: docs/speed.md, "A rare class" (among six).
 RARE_CLASS = (10, 0.06)
-# These lead 1.3 inverse curvatures; errors shrink by .63 a step along curvatures of a sixth to three times the mean one
-# (derived from the steps' linear recursion; c43f86e).
+# These lead 1.3 inverse curvatures; errors shrink by 0.63 a step along curvatures of a sixth to three times the mean
+# one (derived from the steps' linear recursion; c43f86e).
 FAST_PACE = Pace(0.4, 0.8)
 # Where the curvature is this part of a usual one or less a class is rare. Measured: docs/speed.md, "A rare class".
 FLAT = 0.25
@@ -85,8 +85,8 @@ CLEAR_SCALE, FREQUENT = 5.0, 0.5
 # Log of how much less likely rows are taken to be that are longer, or shorter, by a factor of 2: noise alone then makes
 # no scale (e41c067).
 UNLIKELY = 0.5
-# Sizes of rows are told up to a factor of 2, and noise hides some of their directions: within these a constant that is
-# seen tells more (016a56a).
+# Sizes of rows are released up to a factor of 2, and noise hides some of their directions: within these a constant that
+# is seen says more (016a56a).
 NEAR_SCALE = (0.25, 2.0)
 # Noise that a stage may leave along an axis, in units of the moment. Measured: of c = 0.15, 0.25 and 0.4 = 2 * 0.2 the
 # last brought all 30 cells with rare columns out, at no cost in 18 cells of dense users (1756a4a);
@@ -117,7 +117,7 @@ CLIPPED, PURE_CLIPPED = 0.0065, 0.004
 # Before anything is known: gradients are mostly an eighth of the longest, each size beyond is half as frequent; and how
 # far off that is. Chosen; all sizes alike cost a quarter with much noise (docs/ablation.md).
 USUAL_SIZE, USUAL_SIZES_ERROR = 3, 0.15
-FORGET = 0.85  # of what earlier steps told about sizes, a step: points move. Chosen (b77f961).
+FORGET = 0.85  # of what earlier steps released about sizes, a step: points move. Chosen (b77f961).
 # Where only the ZOOM smallest sizes are seen, clearly by so many standard deviations, they are taken to be ZOOM sizes
 # larger from there on: targets far smaller than their range. Chosen (1756a4a; docs/known-limits.md).
 ZOOM, CLEARLY = 4, 3.0

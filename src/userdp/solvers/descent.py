@@ -74,7 +74,7 @@ class Sizes:
     total: np.ndarray = field(default_factory=lambda: _USUAL_SIZES / constants.USUAL_SIZES_ERROR**2)
 
     def seen(self, frequencies: np.ndarray, error: float) -> Sizes:
-        """With what one more release told."""
+        """With what one more release says."""
         forget = constants.FORGET
         return Sizes(forget * self.precision + 1 / error**2, forget * self.total + frequencies / error**2)
 
@@ -106,9 +106,9 @@ class Sizes:
 
 
 def _zoomed(frequencies: np.ndarray, error: float) -> Sizes | None:
-    """If a release clearly told of the smallest sizes only: these, `ZOOM` sizes larger; None if not.
+    """If a release clearly shows the smallest sizes only: these, `ZOOM` sizes larger; None if not.
 
-    What earlier releases told is then forgotten: they were of a point far off.
+    What earlier releases said is then forgotten: they were of a point far off.
     """
     others, zoom, clear = N_SIZES - constants.ZOOM, constants.ZOOM, constants.CLEARLY * error
     small = frequencies[others:].sum() - frequencies[:others].sum()
@@ -190,7 +190,7 @@ class Run:
 
     @property
     def difference(self) -> float:
-        """Of predictions, over which the slope's derivative is told."""
+        """Of predictions, over which the slope's derivative is measured."""
         return 0.05 * min(slope_scale(self.problem) / self.loss.curvature, self.problem.typical_prediction)
 
     def longest(self, state: State) -> float:
@@ -237,7 +237,7 @@ class Run:
         return MeanGradient(self.loss, weights, self.coordinates.basis, row_weights=self.row_weights)
 
     def measure(self, state: State, ratio: float, label: str = CURVATURE) -> Releases[State]:
-        """The curvature becomes what is released, as far as that can be told from noise, of userdp's losses."""
+        """The curvature becomes what is released, as far as it can be distinguished from noise, of userdp's losses."""
         statistic = MeanCurvature(self.mean_gradient(state), self.difference, self.loss.curvature)
         scale = 2 * self.phase.longest**2 / len(self.coordinates.basis)  # lengths are in units of longest
         radius = 1.0 if self.phase.pure else statistic.radius
@@ -282,7 +282,7 @@ class Run:
     def next_clip(self, state: State) -> float:
         """Where to clip: at a multiple of the root mean square, or at what few users' gradients exceed.
 
-        A flat smooth loss tells of a rare class, whose few long gradients noise may hide: they are the longer the fewer
+        A flat smooth loss means a rare class, whose few long gradients noise may hide: they are the longer the fewer
         rows a user has.
         """
         phase, loss, sizes, alone = self.phase, self.problem.loss, state.sizes, math.sqrt(state.inverse_rows)
@@ -339,7 +339,7 @@ class Run:
         return state, Average(weights @ points - correction, noise, moments[1] - moments[0] ** 2)
 
     def settled(self, state: State, average: Average) -> tuple[State, Average]:
-        """The curvature, and noise, are what the loss's mean tells of predictions there, if that is more curved.
+        """The curvature, and noise, are what the loss's mean says about predictions there, if that is more curved.
 
         A rare class is rarer where the curvature was measured, and the directions that tell it from the other are more
         curved than most: with more noise than there is, shrinkage would take signal for noise.

@@ -139,7 +139,7 @@ class IntervalSteps:
         return self.curvature.noise_std(_WIDE * math.hypot(1, _SHARE) * usual, entries) * math.sqrt(n_features)
 
     def refine(self, run: Run, state: State, outcome: Outcome) -> Releases[None]:
-        """Replace what was found by the Newton steps from it, with their uncertainty, unless that cannot be told."""
+        """Replace what was found by the Newton steps from it, with their uncertainty, if that can be estimated."""
         problem, coordinates, basis = run.problem, run.coordinates, run.coordinates.basis
         curvature_at = _curvature_at(run)
         weighing = RowWeights(basis, math.sqrt(problem.n_features) + _ROOM)
@@ -328,7 +328,7 @@ def _curvature_at(run: Run) -> Callable[..., float]:
 
 
 def _length(curvature_at: Callable[[np.ndarray], float], point: np.ndarray, step: np.ndarray) -> float:
-    """How much of a Newton step leads to where the gradient is 0, if curvatures change on the way as is told of them.
+    """How much of a Newton step leads to where the gradient is 0, if curvatures change on the way as was released.
 
     1 for a constant one; where it falls towards the optimum, as from a class that is found too frequent, up to
     `_LONGEST`.
@@ -361,7 +361,7 @@ def _more(noise: float, steps: float) -> float:
 
 
 def _with_trace(released: np.ndarray, size: int, share: float) -> tuple[np.ndarray, float]:
-    """A released matrix, and its trace by both of what was told of it, each by its precision."""
+    """A released matrix, and its trace by both releases of it, each by its precision."""
     matrix, alone = symmetric(released[:-1]), float(released[-1]) / share
     of_matrix = 1 / (1 + size * share**2)
     return matrix, of_matrix * float(np.trace(matrix)) + (1 - of_matrix) * alone

@@ -351,10 +351,10 @@ def excess(option: Option) -> str:
 
 
 def weak_delta(budget: Budget, n_users: int) -> str:
-    """What is wrong with a delta that is not below 1 / number of users, in a sentence; empty if it is."""
+    """What is wrong with a delta that is not below 1 / number of users, as a message; empty if it is."""
     if budget.delta * n_users < 1:
         return ""
-    outright = "it would even allow publishing somebody's data outright"
+    outright = "it would even allow publishing a user's data outright"
     return f"Expected delta={budget.delta:g} well below 1 over the {n_users} users: {outright}."
 
 
@@ -394,7 +394,7 @@ def needs(option: Option) -> str:
 
 
 def beyond(option: Option) -> str:
-    """Which hypotheses of its theorems an option's plan does not meet, in a sentence."""
+    """Which hypotheses of its theorems an option's plan does not meet, as a message."""
     return f"{option.solver}, {option.mode}: {'; '.join(option.outside)}. It is as private, but the risk is no theorem."
 
 

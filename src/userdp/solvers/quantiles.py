@@ -24,7 +24,7 @@ from userdp.statistics.gradients import ClippedGradient, MeanGradient
 # Numbers that were chosen with benchmarks/quantile_coverage.py in view (56cf70b; docs/measurements.md, "Quantiles"); no
 # experiment on a single one is known. None of them affects privacy.
 _MARK = 0.05  # of the sizes that come along, over the clip: it raises noise by a thousandth (derived)
-_NARROWEST = 1e-4  # targets' spread / their bound that is told apart from none
+_NARROWEST = 1e-4  # targets' spread / their bound that is distinguished from none
 _NEAR, _ENOUGH = 0.6, 3  # up to which part of what is beyond the quantile counts are near it; how many make a line
 _FLATTEST = 0.25  # how dense targets are at least / before it is seen
 _FARTHEST = 0.5  # how far the intercept moves at a time where nothing is known yet, in units of the targets' spread

@@ -5,7 +5,7 @@ Fast, where noise is small: whitening and the first steps ask a part of the user
 they take about a pass, and each may use all of their budget; only the last few steps ask everyone. A part of 1/k of the
 users is noisier by k, which is why there must be little noise to begin with; what it leaves is removed by the last
 steps. Fewer and longer steps with less momentum come as near as many do. A rare class needs more steps: they are paid
-for in any case, and taken if the curvature tells of one.
+for in any case, and taken if the curvature shows one.
 Pure, without delta: epsilons add up, not their squares. T releases are noisier by T, their average by sqrt(T). So there
 are few, of everyone, in long steps.
 All of it is decided by public numbers.
@@ -194,7 +194,7 @@ def _of_everyone(
 
 
 def _may_be_fast(layout: Layout, problem: Problem, n_users: int, rows_per_user: int) -> bool:
-    """Whether a fast schedule is expected to be as accurate, and saves time that somebody would notice."""
+    """Whether a fast schedule is expected to be as accurate, and saves time that a user would notice."""
     smooth = problem.loss.smooth and problem.loss.n_outputs == 1
     noise = layout.s * math.sqrt(problem.n_features)
     little = layout.s <= constants.FAST_STEPS[-1][0] and noise <= constants.MOST_WHITENED

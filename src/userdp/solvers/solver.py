@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]  # what is released next, how many re
 
 # Solvers whose bounds are theorems, for data within the declared bounds.
 PROVEN = ("phased-sgd", "accelerated")
-_RARE = 1e-9  # chance that samples take more gradients than are told
+_RARE = 1e-9  # chance that samples take more gradients than are reported
 _ABORTED = (
     "A private test failed: too many {} far from the others. The result is {}, and the budget of this run is spent. "
     "Check, most likely first: (1) are features of size about 1? Scale them by public ranges (PublicScaler), or raise "
@@ -198,8 +198,8 @@ class Result:
     outside: as the plan has it; phases: what each phase released: users, groups, step size, radius, noise;
     solver, mode, privacy: who solved it, and what was guaranteed and spent on it;
     uncertainty: covariance of the weights, where standard errors were asked for;
-    The following are told by releases of the default solver, and missing or NaN elsewhere. target_fraction: of least
-    squares and Huber's loss, within which part of [-target_bound, target_bound] nearly all targets lie, about;
+    The following are reported from releases of the default solver, and missing or NaN elsewhere. target_fraction: of
+    least squares and Huber's loss, within which part of [-target_bound, target_bound] nearly all targets lie, about;
     affected_users: the fraction of users who lost rows with missing or infinite cells, with an interval;
     weight_errors: one number a feature: noise of its weight, times the column's scale, in log odds or logarithms of
     counts, or else in units of what a typical residual moves predictions by; signal: what predictions explain of the

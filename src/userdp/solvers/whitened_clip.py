@@ -20,7 +20,7 @@ the budget's (GDP). As s falls the clip grows to where it never acts: the result
 weighted loss, and the weights to 1. `schedule` says how many steps there are of whom, `constants` all numbers that were
 chosen.
 
-There is no test, hence no abort. How many users lost rows with missing or infinite cells is told by a mark of each
+There is no test, hence no abort. How many users lost rows with missing or infinite cells is released by a mark of each
 release of a gradient; those without any row left count as 0.
 """
 
@@ -294,7 +294,7 @@ class WhitenedClip:
         return (yield from run.steps(state, STEPS, *self.shares[STEPS]))
 
     def _fast(self, run: Run, state: State) -> Releases[tuple[State, Average]]:
-        """An approach that asks each user once; more steps if the curvature tells of a rare class; then as above."""
+        """An approach that asks each user once; more steps if the curvature shows a rare class; then as above."""
         for label in APPROACH:
             n_steps, ratio = self.shares[label]
             if label in (EARLY_CURVATURE, CURVATURE):

@@ -165,7 +165,7 @@ class Coordinates:
 def public_coordinates(moment: np.ndarray) -> Coordinates:
     """Coordinates that whiten a public second moment; directions that it lacks are raised to 1e-9 of the largest.
 
-    What is large is told in units of the columns' root mean squares.
+    What is large is measured in units of the columns' root mean squares.
     """
     if moment.ndim == 1:
         return Coordinates(1 / np.sqrt(np.maximum(moment, 1e-9 * moment.max())))

@@ -16,7 +16,7 @@ from userdp.statistics.gradients import PerUser, never_apart
 from userdp.statistics.rows import Rows
 
 _HALF = 2.0 ** np.arange(-20, 41)
-_TAIL = 0.005  # of what people have, beyond either end of a learned range
+_TAIL = 0.005  # of what users have, beyond either end of a learned range
 _FARTHER = 2.0  # by this factor a range of targets ends beyond the last bin that is clear: noise hides long tails
 
 

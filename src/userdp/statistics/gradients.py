@@ -137,7 +137,7 @@ class RowWeights:
 
     @property
     def thin(self) -> bool:
-        """Whether the basis has few columns: lengths are then made anew each time, and else kept with the data."""
+        """Whether the basis has few columns: lengths are then computed again each time, and else kept with the data."""
         return self.basis.ndim == 2 and self.basis.shape[1] < self.basis.shape[0]
 
     def lengths(self, rows: Rows) -> np.ndarray:

@@ -4,7 +4,7 @@ Privacy rests on what a number here may depend on. `predictions`, `turned` and `
 rows, wherever these rows stand and whatever stands beside them: they are made of elementwise functions, of dot products
 along a row (`numpy.einsum`, which calls no BLAS), and of products with a CSR matrix whose row holds one user's rows.
 `combined` alone mixes users. It adds rows of many users up in float64, in an order that depends on how many rows each
-of them has, so that whoever uses it charges its rounding (`totals`).
+of them has, so that what uses it charges its rounding (`totals`).
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class ScoreMeans(PerUser):
     """The mean of a function of each user's rows, less a public centre; with `most_rows` their sum over that.
 
     turn: a public square matrix that the result is multiplied by; None for none.
-    knots: public (column, knot) pairs. What the column's mean is up to the knot stays there, and what is beyond is a
-    column of its own at the end, in their order.
+    `knots`: public (column, threshold) pairs. What the column's mean is up to the threshold stays there, and
+    what is beyond is a column of its own at the end, in their order.
     empty: the public row that a user without rows is taken to have; None for zeros.
 
     Guarantee: vector j is a function of user users[j]'s rows, if the function is of single rows.
@@ -107,7 +107,7 @@ class ScoreSquares(PerUser):
 
 
 def split_at(means: np.ndarray, knots: Knots) -> np.ndarray:
-    """Columns up to their knots, and what is beyond in further columns.
+    """Columns up to their thresholds, and what is beyond in further columns.
 
     >>> split_at(np.array([[0.1, 7.0], [0.9, 8.0]]), ((0, 0.25),)).tolist()
     [[0.1, 7.0, 0.0], [0.25, 8.0, 0.65]]

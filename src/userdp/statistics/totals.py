@@ -147,7 +147,7 @@ class Geometry:
     def norms(self, rows: Rows, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each user |sum_i r_i y_i|, the same rounded up, and sum_i |r_i| |y_i|; slopes are (rows, outputs).
 
-        By the same operations for a user whoever is beside it: those with one row take no other way among their like.
+        By the same operations for a user, whichever users are beside it: one row takes no other way among its like.
         """
         lengths = self.lengths[rows.place]
         # In order of memory: BLAS could round products of strided numbers otherwise, and whether they are depends on
