@@ -20,7 +20,7 @@ _COMMANDS = {
     "evaluate": ("evaluate:evaluate", "Score a model on rows it has not seen: privately, with intervals, or not."),
     "columns": ("columns:columns", "Write a first description of a table's columns, from names and types only."),
     "plan": ("plan:plan", "Compare the solvers before any data is touched."),
-    "ledger": ("ledgers:app", "Make a data set's ledger, or show what was spent."),
+    "ledger": ("ledgers:app", "Make a data set's ledger, enter releases of other tools, or show what was spent."),
     "report": (
         "predict:report",
         "Write a model's report: one HTML page with its guarantee, its parts and its weights; or its facts as JSON.",

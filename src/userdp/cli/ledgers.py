@@ -24,7 +24,7 @@ _NO_UNIT = "set by the first charge (whole users, or single rows)"
 
 @app.callback()
 def top() -> None:
-    """Make a data set's ledger, or show what was spent.
+    """Make a data set's ledger, enter releases of other tools, or show what was spent.
 
     Protected: the users in the data set. Charges add up, are refused beyond the budget, and are never refunded.
 
@@ -96,7 +96,7 @@ def add(
     epsilon: float | None = o.privacy("What the other tool guarantees: epsilon, with --delta if it is not 0."),
     delta: float = o.privacy("Goes with --epsilon, or with --rho: at which it is converted.", 0.0),
     rho: float | None = o.privacy("Or rho of zero-concentrated differential privacy."),
-    mu: float | None = o.privacy("Or mu of Gaussian differential privacy: sensitivity / standard deviation of noise."),
+    mu: float | None = o.privacy("If its noise is Gaussian: sensitivity / standard deviation. It costs far less."),
 ) -> None:
     """Enter a release that another tool made from the same users, for the ledger's neighbours.
 

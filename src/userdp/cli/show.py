@@ -62,15 +62,16 @@ def facts(rows: Iterable[tuple[str, object]]) -> None:
 def guarantee(statement: Statement, more: str = "; `userdp report` says more") -> list[tuple[str, object]]:
     """The guarantee, what the noise gives, what it covers and what was spent, as facts."""
     guaranteed, noise = "none: the run was seeded", ""
+    rows = ", with all their rows" if statement.unit == "user" else ""
     if statement.private:
         guaranteed = (
             f"epsilon {rounded_up(statement.epsilon)}, delta {rounded_up(statement.delta)} for each of "
-            f"{statement.n_users:,} users, with all their rows"
+            f"{statement.n_users:,} {statement.word}s{rows}: {statement.relation}, {statement.neighbours}"
         )
     if statement.private and statement.tradeoff is not None:
         noise = (
-            f"at most {in_percent(statement.tradeoff.right_guess)} right guesses between two versions of one person's "
-            f"data; epsilon and delta alone would allow {in_percent(right_guess(statement.epsilon, statement.delta))}"
+            f"at most {in_percent(statement.tradeoff.right_guess)} right guesses {statement.guessed}; epsilon and "
+            f"delta alone would allow {in_percent(right_guess(statement.epsilon, statement.delta))}"
         )
     total = f"{rounded_up(statement.ledger_epsilon)} at delta {rounded_up(statement.ledger_delta)}"
     kept = "" if statement.ledger_path is None else f" (ledger {statement.ledger_path})"

@@ -60,6 +60,9 @@ class Scores:
     clipped: float | None = None
     notes: tuple[str, ...] = ()
 
+    def __getitem__(self, name: str) -> Score:
+        return self.scores[name]
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         plain = {name: getattr(self, name) for name in ("confidence", "weigh", "n_users", "limit", "clipped")}

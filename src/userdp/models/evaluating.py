@@ -16,7 +16,7 @@ from userdp.data.users import UserData
 from userdp.evaluation.coordinates import MOST_LEVELS, ScoreLayout, check_metrics
 from userdp.evaluation.release import evaluation_steps, released_scores
 from userdp.evaluation.row_losses import compared, kind_of, read_rows, scale_of
-from userdp.evaluation.scores import Score, Scores
+from userdp.evaluation.scores import Scores
 from userdp.models.sklearn_compat import Execution, documented, owners, read_targets, read_weights, unit_word
 from userdp.privacy.accounting import REPLACE_ONE, Budget, budget_for
 from userdp.privacy.curator import Curator
@@ -41,9 +41,6 @@ class Evaluation(Scores):
     privacy: Statement | None = None
     purpose: str = ""
     source: Source = field(default_factory=Source)
-
-    def __getitem__(self, name: str) -> Score:
-        return self.scores[name]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

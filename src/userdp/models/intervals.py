@@ -183,10 +183,9 @@ def notes_on(unresolved: dict[str, int | None], total_error: float, budget: Stat
         remedy = "far more users would be needed, if these columns vary at all"
         if users:
             several = f" to {users[-1]:,}" * (users[-1] > users[0])
-            times = users[0] / budget.n_users
-            remedy = (
-                f"about {users[0]:,}{several} users, or an epsilon from about {budget.epsilon * times:.2g} on, would "
-            )
+            times = users[-1] / budget.n_users
+            epsilon = f"{budget.epsilon * times:.2g}"
+            remedy = f"about {users[0]:,}{several} users, or an epsilon from about {epsilon} on, would "
             remedy += "do" + ", but not for all of them" * (len(users) < len(unresolved))
         found.append(
             f"At epsilon={budget.epsilon:g} noise hides the coefficients of {named}: they are shrunk towards 0 or "

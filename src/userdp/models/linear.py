@@ -205,7 +205,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             )
             del targets, weights  # the data has them, in its own order
             self._fit(replace(data, source=source), loss, cells)
-        self._warn()  # not before: a warning that is an error must not take away what was paid for
+        self._warn(stacklevel=5)  # not before: a warning that is an error must not take away what was paid for
         return self
 
     @np.errstate(all="ignore")
@@ -241,7 +241,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
             if isinstance(data, UserData) and shares_memory(self.public_X, data.rows):
                 raise ValueError(SHARED)
             self._fit(*self._encoded_users(data))
-        self._warn()
+        self._warn(stacklevel=4)
         return self
 
     def _declare(self, y: Any) -> None:
@@ -553,8 +553,8 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
         self.aborted_, self.n_gradients_, self.solver_ = result.aborted, result.n_gradients, result.solver
         self.uncertainty_ = result.uncertainty
 
-    def _warn(self) -> None:
-        """Warn of what public numbers and releases say against using the model or its guarantee."""
+    def _warn(self, stacklevel: int = 3) -> None:
+        """Warn of what public numbers and releases say against using the model or its guarantee, at the fit's call."""
         guarantee, affected = self.privacy_, self.privacy_.affected_users
         by_far = far_from_resolved(self.unresolved_, guarantee.n_users)
         found = [self.result_.message, *notes_on(by_far, self.result_.total_error, guarantee)]
@@ -566,7 +566,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
                 "even allow publishing a user's data outright. Choose it well below."
             )
         for text in filter(None, found):
-            warnings.warn(text, UtilityWarning, stacklevel=3)
+            warnings.warn(text, UtilityWarning, stacklevel=stacklevel)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -221,8 +221,9 @@ class Filter:
         raise BudgetExceeded(
             f"With what was spent before, the plan needs epsilon={needed:.4g} at delta={self.gaussian.delta:g} (delta "
             f"{self.budget.delta:g} without the fraction held for failures), expected <= {self.budget.epsilon:g}: try "
-            "fewer releases, more noise, or a larger budget. Runs after the first are charged as the Gaussian "
-            "mechanism that dominates them, which is dear for pure parts. Nothing was spent."
+            "fewer releases, more noise, or a larger budget. Runs beside others are charged as the Gaussian mechanism "
+            "that dominates them: of releases of other tools whose noise is Gaussian give mu, not epsilon, which costs "
+            "far less. Nothing was spent."
         )
 
     def epsilon_at(self, total: Dominating, delta: float) -> float:

@@ -274,9 +274,9 @@ class Ledger:
         """Write down a release that another tool made, or will make, from the same users.
 
         Pass what that tool guarantees for neighbours of this ledger's relation: `epsilon` with `delta`, `mu` of
-        mu-GDP (Gaussian noise: sensitivity / std), or `rho` of zCDP with the `delta` to convert it at. A release that
-        does not fit raises `BudgetExceeded`, and must not be made; one that was made already has then exceeded the
-        budget.
+        mu-GDP (Gaussian noise: sensitivity / std), or `rho` of zCDP with the `delta` to convert it at. If its noise is
+        Gaussian pass `mu`, which costs far less beside other runs: mu = sqrt(2 rho). A release that does not fit raises
+        `BudgetExceeded`, and must not be made; one that was made already has then exceeded the budget.
 
         Guarantee: the ledger's, with this release counted in, if it is as private as is said here. (epsilon, delta) is
         charged as a pure release and a failure of chance delta (Kairouz, Oh and Viswanath 2015), and rho as

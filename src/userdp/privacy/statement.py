@@ -259,6 +259,13 @@ class Statement:
         return _NEIGHBOURS[self.relation].format(self.word)
 
     @property
+    def guessed(self) -> str:
+        """What an attacker guesses at even odds, in words."""
+        if self.relation == ZERO_OUT:
+            return f"whether one {self.word}'s data was used"
+        return f"between two versions of one {self.word}'s data"
+
+    @property
     def not_covered(self) -> list[str]:
         """What the guarantee is not about, in sentences."""
         return not_covered(self.relation, self.word)
@@ -326,7 +333,7 @@ class Statement:
         """What the noise gives, line by line."""
         alone = in_percent(right_guess(self.epsilon, self.delta))
         lines = [
-            f"  right guesses between two versions of one {self.word}'s data: at most {in_percent(found.right_guess)} "
+            f"  right guesses {self.guessed}: at most {in_percent(found.right_guess)} "
             f"with this noise (epsilon and delta alone would allow {alone})"
         ]
         if found.mu:

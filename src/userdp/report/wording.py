@@ -338,11 +338,14 @@ def questions(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     privacy, count = record["privacy"], f"Yes, {number(record['n_users'])} is taken to be public, and printed."
     private, users, name = privacy["private"], privacy["unit"] == "user", privacy["ledger_name"]
     column = clean(record["source"].get("user_column") or "")
-    who = f"Each id in the column “{column}” is one user" if column else "Each user id is one user"
+    word = privacy["word"]
+    who = f"Each id in the column “{column}” is one {word}" if column else f"Each id is one {word}"
+    hidden = f"what one {word}'s rows were, or that they were this {word}'s and not another {word}'s"
+    if privacy["relation"] == ZERO_OUT:
+        hidden = f"whether one {word}'s data was used"
     protected = (
-        "Each user, with all their rows together: nobody can find out from the release, beyond what ε and δ allow, "
-        "what one user's rows were, or that they were this user's and not another user's. "
-        f"{who}; a user with several ids is protected for each of them separately, which is less."
+        f"Each {word}, with all their rows together: nobody can find out from the release, beyond what ε and δ allow, "
+        f"{hidden}. {who}; a {word} with several ids is protected for each of them separately, which is less."
     )
     published = (
         "As far as ε and δ protect, yes: the model file, this page and whatever is computed from them, provided that "
