@@ -327,7 +327,7 @@ def test_purpose_and_columns_are_named():
     assert record["parameters"]["purpose"] == "who buys"
     model.fit(X, pd.Series(y, name=("no", "text")), groups=users)
     assert model.to_dict()["source"] == asdict(Source())
-    with pytest.raises(TypeError, match=r"purpose to be text, got int\. Nothing was spent"):
+    with pytest.raises(TypeError, match=r"purpose must be text, got int\. Nothing was spent"):
         model.set_params(purpose=3).fit(X, y, groups=users)
 
 

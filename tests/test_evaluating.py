@@ -420,7 +420,7 @@ def test_errors_cost_nothing(change, error, message):
 def test_models_of_others_and_without_probabilities():
     svm = with_weights(LinearSVC(classes=[0, 1]), [0.8, -0.6], -0.3, [0, 1])
     assert list(exact(svm).scores) == ["accuracy", "auc"]
-    with pytest.raises(ValueError, match="without probabilities, some of accuracy, auc; got 'log_loss'"):
+    with pytest.raises(ValueError, match="without probabilities must be some of accuracy, auc, got 'log_loss'"):
         exact(svm, ("log_loss",))
     plain = PlainLogistic().fit(X, Y)
     assert exact(plain)["auc"].value == pytest.approx(sk.roc_auc_score(Y, plain.decision_function(X)), abs=1e-3)

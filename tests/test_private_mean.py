@@ -279,7 +279,7 @@ def test_purpose_and_columns_are_named(tmp_path):
     model.fit(scaler.transform(frame[["age", "pay"]]), frame["pay"], groups=frame["person"])
     read = load_model(save_model(Pipeline([("scale", scaler), ("model", model)]), tmp_path / "pipeline.json"))
     assert (read[0].purpose, read[0].source_) == ("sizes", scaler.source_)
-    with pytest.raises(TypeError, match=r"purpose to be text, got int\. Nothing was spent"):
+    with pytest.raises(TypeError, match=r"purpose must be text, got int\. Nothing was spent"):
         private_mean(frame["age"], frame["person"], 2.0, 1e-6, ledger=ledger, purpose=3)
     assert len(ledger.charges()) == 3
 

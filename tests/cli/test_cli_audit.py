@@ -22,6 +22,7 @@ def test_a_table_and_its_files(tmp_path):
     kinds = ("", ", 3 rounds", ", acute vectors", ", Laplace noise", ", Laplace noise, 3 rounds")
     kinds += (", sampled", ", curvature matrices", ", squares of gradients")
     kinds += (", squares of means", ", counts of a quantile")
+    kinds += (", zero-out", ", Laplace noise, zero-out", ", sampled, zero-out")
     assert {finding["what"] for finding in record["findings"]} == {f"Clip{kind}" for kind in kinds}
     assert re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}$", record["date"])
 
@@ -45,8 +46,8 @@ def test_a_bound_above_its_claim_ends_with_exit_code_1(monkeypatch):
         (("--solver", "nobody"), "solver must be one of accelerated, "),
         (("--solver", "whitened-clip", "--mode", "paper"), "solver must be one of"),
         (("--mechanism", "Clip", "--mode", "loose"), "calibrated"),
-        (("--mechanism", "Clip", "--runs", "3"), "runs=3"),
-        (("--mechanism", "Clip", "--confidence", "2"), "confidence=2"),
+        (("--mechanism", "Clip", "--runs", "3"), "runs must be a whole number >= 100, got 3"),
+        (("--mechanism", "Clip", "--confidence", "2"), "confidence must be above 0 and below 1, got 2"),
         (("--mechanism", "Clip", "--epsilon", "-1"), "epsilon=-1"),
         (("--mechanism", "Clip", "--json", "/nowhere/a.json"), "/nowhere"),
     ],
