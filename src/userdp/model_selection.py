@@ -117,7 +117,7 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
     "delta are not used; its `insecure_seed`, `privacy_unit`, `purpose`, `allow_weak`, engine are the search's.",
     param_grid="Parameters to try, as `sklearn.model_selection.GridSearchCV` takes them; a list of dictionaries too.",
     scoring='What candidates are chosen by: "neg_brier_score", "accuracy", "neg_mean_squared_error", '
-    '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out person counts once. None takes the '
+    '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out user counts once. None takes the '
     "first for models with probabilities, and for others what they minimise, or accuracy.",
     refit="Whether the chosen candidate is fitted again on everyone. If not, it is the model that was scored.",
     held_out="The fraction of users on whom candidates are scored; they are drawn at random, and train no candidate.",

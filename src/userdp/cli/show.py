@@ -69,7 +69,7 @@ def guarantee(statement: Statement, more: str = "; `userdp report` says more") -
         )
     if statement.private and statement.tradeoff is not None:
         noise = (
-            f"at most {in_percent(statement.tradeoff.right_guess)} right guesses between two versions of one person's "
+            f"at most {in_percent(statement.tradeoff.right_guess)} right guesses between two versions of one user's "
             f"data; epsilon and delta alone would allow {in_percent(right_guess(statement.epsilon, statement.delta))}"
         )
     total = f"{rounded_up(statement.ledger_epsilon)} at delta {rounded_up(statement.ledger_delta)}"
