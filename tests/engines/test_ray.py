@@ -111,7 +111,7 @@ def test_ids_stay_with_the_driver(monkeypatch):
 
 def test_each_user_is_asked_once():
     placed = ENGINE.place(make_data())
-    with pytest.raises(ValueError, match="each user once"):
+    with pytest.raises(ValueError, match="named twice"):
         ENGINE.total(UserMean(), ClippedTotal(0.5, 40, 100), placed, np.array([1, 2, 2]))
 
 
@@ -379,7 +379,7 @@ def test_partitions_map_the_arrays_of_a_store(tmp_path, monkeypatch):
         np.save(tmp_path / f"{name}.npy", getattr(data, name))
         arrays[name] = np.asarray(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
     stored = UserData(**arrays)
-    object.__setattr__(stored, "store", SimpleNamespace(path=tmp_path, array=arrays.get))
+    object.__setattr__(stored, "store", SimpleNamespace(path=tmp_path, arrays=arrays))
     monkeypatch.setattr("userdp.engines.ray.SharedMemory", None)
     placed = ENGINE.place(stored)
     asked = (UserMean(), ClippedTotal(5.0, 40, 100))

@@ -82,7 +82,7 @@ def test_a_file_in_another_order_has_the_users_by_first_appearance(tmp_path):
 
 def test_too_few_users_are_refused(tmp_path):
     path = written(tmp_path / "t.parquet", np.repeat([3, 1, 2, 5, 4, 6], 10))
-    with pytest.raises(ValueError, match="at least 2 users"):
+    with pytest.raises(ValueError, match="fewer than 2 users"):
         part_by_users(path, SCHEMA, 0, 6)
 
 
