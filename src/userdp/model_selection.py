@@ -128,7 +128,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     """Chooses hyperparameters privately, with the interface of scikit-learn's `GridSearchCV`: one budget for all of it.
 
     Candidates are fitted on some users and scored on others, who are held out; fits and scores, as different users
-    pay for them, cost no more than the dearer of both. Nothing but what `cv_results_`, `candidates_` and
+    pay for them, cost no more than the more expensive of both. Nothing but what `cv_results_`, `candidates_` and
     `best_estimator_` hold leaves.
 
     Steps before the model are fitted on nobody's data. If they fail on a row, all rows of its user are missing values
@@ -388,7 +388,7 @@ def _draft(plan: SelectionPlan, candidates: list[tuple[dict[str, Any], Any]], da
                     f"{part.budget.epsilon:.3g} of {plan.budget.epsilon:g}, and with {parameters} that is refused. Try "
                     f"fewer candidates, or a larger epsilon. The refusal: {refused}"
                 ) from None
-            except (TypeError, ValueError):  # of the estimators themselves, which tell public facts only
+            except (TypeError, ValueError):  # of the estimators themselves, which state public facts only
                 raise
             except Exception:  # which could show values, as its cause could
                 pass
