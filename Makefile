@@ -1,8 +1,8 @@
 # Each command makes its own environment from the lock files and needs only Python >= 3.11.
-#   make demo       set up, then train private models on real and on generated people
+#   make demo       set up, then train private models on real and on generated users
 #   make test       set up, then lint, types, unit tests, doctests, the privacy core with its coverage: some minutes
 #   make docs       set up, then build the site to docs/_build/html and run the examples of its gallery
-#   make test-all   the long part: every solver's contract, faults, attacks, hostile input, planted bugs
+#   make test-all   the long part: every solver's contract, faults, attacks, hostile input, mutants
 #   make research   set up, then the tests of research/ (rivals and the bench, not installed) and one table of the bench
 # While working: make check (lint, types and the quick tests, about a minute). `.ci/run` runs test, docs, test-all,
 # research.
@@ -50,7 +50,7 @@ PYTEST := $(DEV)/bin/python -m pytest --quiet
 # A worker that has nothing left takes tests from the other.
 BOTH := --numprocesses=2 --dist=worksteal
 
-# A moment's look: layers, places of planted bugs, docs, and the core's arithmetic.
+# A short check: layers, places of mutants, docs, and the core's arithmetic.
 check: lint types
 	$(PYTEST) $(BOTH) -m "not slow" tests/test_layers.py tests/test_domains.py tests/test_locks.py \
 	  tests/test_default_delta.py tests/test_statistics.py tests/privacy/test_plan.py tests/privacy/test_clip.py tests/privacy/test_means.py \
@@ -76,7 +76,7 @@ test-all: $(DEV)/ready
 	$(PYTEST) $(BOTH) -m "slow and not mutation" --ignore=tests/privacy
 	$(PYTEST) $(BOTH) -m mutation
 
-# Rivals and the bench: all their tests, planted bugs too, and the smallest table, of plans and of a few runs.
+# Rivals and the bench: all their tests, mutants too, and the smallest table, of plans and of a few runs.
 research: $(RESEARCH)/ready
 	cd research && ../$(RESEARCH)/bin/python -m pytest --quiet $(BOTH) -m "not mutation"
 	cd research && ../$(RESEARCH)/bin/python -m pytest --quiet $(BOTH) -m mutation
@@ -90,7 +90,7 @@ coverage: $(DEV)/ready
 	$(DEV)/bin/python -m coverage report --fail-under=100
 	$(PYTEST) -m threads tests/privacy
 
-# Plant each known privacy bug that has no verdict yet and show that the tests notice; remembers what was caught.
+# Mutation testing: run each mutant whose result is not known yet against its tests, and remember those that were killed.
 mutants: $(DEV)/ready
 	$(DEV)/bin/python tests/mutants.py
 	MUTANTS_OF=research PYTHONPATH=research/src:research/tests:tests $(DEV)/bin/python tests/mutants.py

@@ -1,6 +1,6 @@
 """Weights of columns that other columns tell, or that are 0 everywhere: near those of least norm, or mere noise?
 
-The default solver, least squares, on 2,000 and 10,000 people of 3 rows, 40,000 of 6 (the fast schedule), and 10,000
+The default solver, least squares, on 2,000 and 10,000 users of 3 rows, 40,000 of 6 (the fast schedule), and 10,000
 with public rows. `off` is how far weights are from those of least norm (over their length), `broken` the mean square of
 predictions' difference to those on rows in which no column tells another, over that of the latter's predictions;
 `nothing` the largest weight of a column that is 0, or a level that nobody has, in units of what moves a prediction by

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # A first call compiles, and machines are busy. Where CI is set examples are the same each time: new ones are looked for
-# by people who can look into them.
+# by developers who can look into them.
 settings.register_profile(
     "userdp", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )

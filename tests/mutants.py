@@ -1,16 +1,16 @@
-"""Plants the privacy bugs of mutants.toml: each must make the tests that are named beside it fail.
+"""Mutation testing: each mutant of mutants.toml, a privacy bug, must be killed by the tests that are named beside it.
 
-`python tests/mutants.py` plants those without a verdict, in two processes, and prints which were caught;
-`python tests/mutants.py clip ledger` only those whose name, place or tests hold one of these words, verdict or not;
-`python tests/mutants.py --all` plants them all. `test_mutants.py` does the same within the test suite.
-`MUTANTS_OF=research python tests/mutants.py` is about the bugs of research/ (`research/tests/mutants.toml`).
+`python tests/mutants.py` runs those whose result is not known, in two processes, and prints which were killed;
+`python tests/mutants.py clip ledger` only those whose name, place or tests hold one of these words, known or not;
+`python tests/mutants.py --all` runs them all. `test_mutants.py` does the same within the test suite.
+`MUTANTS_OF=research python tests/mutants.py` is about the mutants of research/ (`research/tests/mutants.toml`).
 
-What was caught is remembered in caught.json by a hash of the bug, of the file that it is planted in, of the files of
-its tests and of what these import beside the tests, without comments and docstrings: only what changed is run again.
+Those that were killed are remembered in caught.json by a hash of the mutant, of the file that it changes, of the files
+of its tests and of what these import beside the tests, without comments and docstrings: only what changed is run again.
 
-Bugs are grouped by their tests' files. Each group has a process that has imported the package and these tests, and is
-forked for every bug: there the code of the function is exchanged. Where that is not possible (classes, constants), or
-nothing was noticed, the bug gets a copy of the package and a process that imports it anew.
+Mutants are grouped by their tests' files. Each group has a process that has imported the package and these tests, and
+is forked for every mutant: there the code of the function is exchanged. Where that is not possible (classes,
+constants), or nothing was noticed, the mutant gets a copy of the package and a process of its own.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _SERVER.set_forkserver_preload(
 
 
 def fingerprint(mutant: Mutant) -> str:
-    """Of the bug, the file that it is planted in, the files of its tests, and what these import beside the tests."""
+    """Of the mutant, the file that it changes, the files of its tests, and what these import beside the tests."""
     files = [PACKAGE / plant(mutant, PACKAGE).file, *(TESTS / name for name in mutant.test_files)]
     for path in files[1:]:  # which grows
         files += [other for other in _helpers(path, path.stat().st_mtime_ns) if other not in files]
@@ -94,7 +94,7 @@ def _helpers(path: Path, modified: int) -> list[Path]:
 
 
 def remembered(mutant: Mutant) -> bool:
-    """Whether this very bug was caught by these very tests before."""
+    """Whether this very mutant was killed by these very tests before."""
     try:
         return bool(json.loads(CAUGHT.read_text()).get(mutant.name) == fingerprint(mutant))
     except Misplaced:
@@ -102,20 +102,20 @@ def remembered(mutant: Mutant) -> bool:
 
 
 def is_caught(mutant: Mutant, group: Group | None = None) -> bool:
-    """Whether a named test fails with the mutant planted, or crashes. An error of collection is not a catch."""
+    """Whether a named test fails on the mutant, or crashes. An error of collection does not kill it."""
     planted = plant(mutant, PACKAGE)
     return (group is not None and group.notices(mutant, planted)) or _notices_in_copy(mutant, planted)
 
 
 def groups(chosen: list[Mutant]) -> list[list[Mutant]]:
-    """Bugs by the files of their tests, the largest group first."""
+    """Mutants by the files of their tests, the largest group first."""
     ordered = sorted(chosen, key=lambda mutant: mutant.test_files)
     found = [list(same) for _, same in itertools.groupby(ordered, key=lambda mutant: mutant.test_files)]
     return sorted(found, key=len, reverse=True)
 
 
 class Group:
-    """A process that has imported the package and some files of tests; every bug is planted in a fork of it."""
+    """A process that has imported the package and some files of tests; every mutant runs in a fork of it."""
 
     def __init__(self, test_files: tuple[str, ...]) -> None:
         self.test_files = test_files
@@ -292,12 +292,12 @@ def main() -> int:
     kept = [m for m in MUTANTS if m.name in caught or (m not in chosen and remembered(m))]
     known = {mutant.name: fingerprint(mutant) for mutant in kept}
     CAUGHT.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n")
-    print(f"{len(caught)} of {len(chosen)} planted bugs caught; {len(known)} of {len(MUTANTS)} have a verdict")
+    print(f"{len(caught)} of {len(chosen)} mutants killed; {len(known)} of {len(MUTANTS)} are known to be")
     return int(len(caught) < len(chosen))
 
 
 def _run_group(mutants: list[Mutant]) -> list[str]:
-    """Names of those that are caught."""
+    """Names of those that are killed."""
     group, names = Group(mutants[0].test_files), []
     try:
         for mutant in mutants:

@@ -1,4 +1,4 @@
-"""What a planted bug is, where all of them are read from, and how a bug's place is found: by symbol, then by tokens.
+"""What a mutant is, where all of them are read from, and how a mutant's place is found: by symbol, then by tokens.
 
 A place is a dotted name of a function, class or constant of the package, as much of its end as is unambiguous:
 `Clip.sensitivity`, or `clip.sensitivity` where two modules have a `sensitivity`. Modules may be moved and merged.
@@ -37,7 +37,7 @@ class Token(NamedTuple):
 
 
 class Misplaced(ValueError):
-    """A planted bug has lost its place."""
+    """A mutant has lost its place."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def lex(text: str) -> list[Token]:
 
 
 def essence(text: str) -> str:
-    """A file's tokens without comments and docstrings: what verdicts depend on."""
+    """A file's tokens without comments and docstrings: what results depend on."""
     lines = text.splitlines(keepends=True)
     offsets = [0, *itertools.accumulate(len(line.encode()) for line in lines)]
     code = text.encode()

@@ -96,13 +96,16 @@ def test_guides_begin_with_what_the_reader_gets_and_an_example(name):
 GLOSSARY = {
     r"planted bugs?|verdicts?": "mutants, killed",
     r"told|tells? of": "reported, released, says",
-    r"people|persons|whoever|somebody": "users, anyone",
+    r"people|persons?|whoever|somebody": "users, anyone",
     r"(un)?hurr(y|ied|ies)": "fast schedule, full schedule",
     r"knots?": "threshold",
     r"yards?|yardsticks?": "lower-bound reference",
     r"clip lengths?": "clip norm",
     r"goes on behind": "resumes after the last recorded release",
     r"made anew": "rebuilt",
+    r"far out": "outlying",
+    r"nothing but how often": "predicting the base rate, base rate only",
+    r"met a bug|tell its authors": "internal error, please report it",
     r"refused in words|in a sentence": "rejected with an explanatory error",
     r"(?<![\w.:\])/-])\.\d+(?!\d*[\w/-])": "a 0 before the point",
 }

@@ -1,4 +1,4 @@
-"""The tests notice planted privacy bugs (see mutants.py): a suite that passes with the noise halved is broken."""
+"""The tests kill every mutant (see mutants.py): a suite that passes with the noise halved is broken."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from mutants import MUTANTS, PACKAGE, TESTS, is_caught, remembered
 from planting import Misplaced, Mutant, plant
 
 
-def test_every_planted_bug_has_its_place():
+def test_every_mutant_has_its_place():
     """A moment's check before the long run: its symbol exists, and what it replaces stands there exactly once."""
     misplaced = []
     for mutant in MUTANTS:
@@ -24,7 +24,7 @@ def test_every_planted_bug_has_its_place():
     assert misplaced == []
 
 
-def test_every_planted_bug_is_code_whose_names_exist(tmp_path):
+def test_every_mutant_is_code_whose_names_exist(tmp_path):
     """A bug that raises NameError would be caught by any test, and prove nothing."""
     for number, mutant in enumerate(MUTANTS):
         (tmp_path / f"bug_{number}.py").write_text(plant(mutant, PACKAGE).text)
@@ -34,7 +34,7 @@ def test_every_planted_bug_is_code_whose_names_exist(tmp_path):
     assert "All checks passed" in found
 
 
-def test_every_planted_bug_has_its_own_name_and_tests_that_exist():
+def test_every_mutant_has_its_own_name_and_tests_that_exist():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     for mutant in MUTANTS:
         for name in mutant.tests.split():
@@ -49,7 +49,7 @@ def test_every_planted_bug_has_its_own_name_and_tests_that_exist():
         *("ledger not charged", "seed reused: every curator draws the same noise"),
     ],
 )
-def test_the_bugs_that_everyone_makes_are_planted_by_name(bug):
+def test_the_bugs_that_everyone_makes_are_mutants(bug):
     assert bug in {mutant.name for mutant in MUTANTS}
 
 
@@ -74,11 +74,11 @@ def group_of():
 @pytest.mark.parametrize(
     "mutant", [m for same in mutants.groups(MUTANTS) for m in same], ids=lambda mutant: mutant.name
 )
-def test_planted_bug_is_caught(mutant, group_of):
+def test_mutant_is_killed(mutant, group_of):
     assert remembered(mutant) or is_caught(mutant, group_of(mutant))
 
 
-def test_a_changed_bug_file_or_test_is_run_again_but_not_for_prose(tmp_path, monkeypatch):
+def test_a_changed_mutant_file_or_test_is_run_again_but_not_for_prose(tmp_path, monkeypatch):
     mutant = MUTANTS[0]
     shutil.copytree(PACKAGE, tmp_path / "userdp")
     shutil.copytree(TESTS, tmp_path / "tests")
@@ -143,7 +143,7 @@ def small_package(tmp_path):
         ("clip.py", "def size(): return 5", "def size(): return 6", "def size(): return 6\n"),
     ],
 )
-def test_a_bug_is_planted_in_its_symbol_however_its_lines_are_broken(small_package, where, old, new, there):
+def test_a_mutant_changes_its_symbol_however_its_lines_are_broken(small_package, where, old, new, there):
     assert there in plant(Mutant("a bug", where, old, new, ""), small_package).text
 
 

@@ -1,4 +1,4 @@
-"""For all tests here: userdp's own settings, which tests are slow, and whose planted bugs are meant."""
+"""For all tests here: userdp's own settings, which tests are slow, and whose mutants are meant."""
 
 import os
 

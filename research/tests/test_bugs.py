@@ -1,12 +1,12 @@
-"""Planted bugs here: what `tests/test_mutants.py` asks of userdp's own (conftest.py says whose are meant)."""
+"""Mutants here: what `tests/test_mutants.py` asks of userdp's own (conftest.py says whose are meant)."""
 
 from mutants import MUTANTS, PACKAGE
 from test_mutants import (  # noqa: F401 - they run here too
     group_of,
-    test_every_planted_bug_has_its_own_name_and_tests_that_exist,
-    test_every_planted_bug_has_its_place,
-    test_every_planted_bug_is_code_whose_names_exist,
-    test_planted_bug_is_caught,
+    test_every_mutant_has_its_own_name_and_tests_that_exist,
+    test_every_mutant_has_its_place,
+    test_every_mutant_is_code_whose_names_exist,
+    test_mutant_is_killed,
 )
 
 

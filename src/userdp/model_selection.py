@@ -117,7 +117,7 @@ class SelectFeatures(TransformerMixin, BaseEstimator):
     "delta are not used; its `insecure_seed`, `privacy_unit`, `purpose`, `allow_weak`, engine are the search's.",
     param_grid="Parameters to try, as `sklearn.model_selection.GridSearchCV` takes them; a list of dictionaries too.",
     scoring='What candidates are chosen by: "neg_brier_score", "accuracy", "neg_mean_squared_error", '
-    '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out person counts once. None takes the '
+    '"neg_mean_absolute_error" or "neg_mean_pinball_loss", of which each held-out user counts once. None takes the '
     "first for models with probabilities, and for others what they minimise, or accuracy.",
     refit="Whether the chosen candidate is fitted again on everyone. If not, it is the model that was scored.",
     held_out="The fraction of users on whom candidates are scored; they are drawn at random, and train no candidate.",
@@ -128,7 +128,7 @@ class PrivateSearchCV(MetaEstimatorMixin, PrivateEstimator):
     """Chooses hyperparameters privately, with the interface of scikit-learn's `GridSearchCV`: one budget for all of it.
 
     Candidates are fitted on some users and scored on others, who are held out; fits and scores, as different users
-    pay for them, cost no more than the dearer of both. Nothing but what `cv_results_`, `candidates_` and
+    pay for them, cost no more than the more expensive of both. Nothing but what `cv_results_`, `candidates_` and
     `best_estimator_` hold leaves.
 
     Steps before the model are fitted on nobody's data. If they fail on a row, all rows of its user are missing values
@@ -388,7 +388,7 @@ def _draft(plan: SelectionPlan, candidates: list[tuple[dict[str, Any], Any]], da
                     f"{part.budget.epsilon:.3g} of {plan.budget.epsilon:g}, and with {parameters} that is refused. Try "
                     f"fewer candidates, or a larger epsilon. The refusal: {refused}"
                 ) from None
-            except (TypeError, ValueError):  # of the estimators themselves, which tell public facts only
+            except (TypeError, ValueError):  # of the estimators themselves, which state public facts only
                 raise
             except Exception:  # which could show values, as its cause could
                 pass

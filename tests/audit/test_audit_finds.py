@@ -18,7 +18,6 @@ QUICK = {
     ("Clip, sampled", "edges"): 20_000,
     ("Clip, zero-out", "edges"): 20_000,
     ("Clip, Laplace noise, zero-out", "edges"): 20_000,
-    ("Vocabulary, zero-out", "edges"): 20_000,
     ("AboveThresholdOnce", "flips"): 20_000,
     ("GaussianTest", "flips"): 40_000,
 }

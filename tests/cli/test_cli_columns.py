@@ -101,6 +101,6 @@ def test_noise_that_would_dominate_is_refused_with_what_would_do(table):
     done = fitted(table, description, *weak)
     assert done.exit_code == 1
     assert "noise is expected to dominate" in done.output
-    assert "An epsilon of about" in done.output
+    assert "Use an epsilon of about" in done.output
     assert "allow_weak=True is --allow-weak" in done.output
     assert fitted(table, description, *weak, "--allow-weak").exit_code == 0

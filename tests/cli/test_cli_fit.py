@@ -27,7 +27,7 @@ def test_every_format_gives_a_model(files, tmp_path, suffix):
     assert result.exit_code == 0, result.output
     assert "epsilon 4, delta 1e-06 for each of 600 users, with all their rows" in result.stdout
     words = " ".join(result.stdout.split())
-    assert "right guesses between two versions of one person's data; epsilon and delta alone would allow 98.3%" in words
+    assert "right guesses between two versions of one user's data; epsilon and delta alone would allow 98.3%" in words
     assert "this fit alone, with its hyperparameters taken as public" in words
     assert "x_a +" in result.stdout
     assert result.stderr == ""

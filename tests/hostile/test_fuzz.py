@@ -192,7 +192,10 @@ def test_nothing_that_reads_files_could_run_them():
             "eval(",
             "exec(",
         ):
-            if path.relative_to(package).as_posix().startswith("engines/ray_") and word in _BETWEEN_PROCESSES:
+            if (
+                path.relative_to(package).as_posix() in ("engines/ray.py", "engines/ray_partition.py")
+                and word in _BETWEEN_PROCESSES
+            ):
                 continue
             assert word not in text.replace("ast.literal_eval(", ""), f"{word} in {path.relative_to(package)}"
 

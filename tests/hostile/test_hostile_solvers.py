@@ -17,6 +17,7 @@ from userdp import Ball, Budget, Ledger, losses
 from userdp.engines import local
 from userdp.privacy.clip import Clip, ClippedTotal
 from userdp.privacy.plan import Plan, Step
+from userdp.solvers import solver as solvers
 from userdp.solvers.problem import Problem
 from userdp.solvers.solver import SOLVERS, Phase, Request, SolverPlan
 from userdp.statistics.gradients import ClippedGradient, MeanGradient
@@ -66,7 +67,7 @@ def plan_of(solver, mode):
 def run(solver, mode, data, tape, replay):
     plan = plan_of(solver, mode)
     curator = TapedCurator(data, plan.certified, Ledger(SIZES[mode][2]), tape, replay)
-    return solver.run(PROBLEM, plan, curator)
+    return solvers.run(PROBLEM, plan, curator)
 
 
 @functools.cache

@@ -80,9 +80,9 @@ def test_without_delta_a_search_is_refused():
 
 def test_scores_that_noise_would_hide_are_refused_with_the_number_that_would_do():
     few = plan(n_users=100)
-    with pytest.raises(BudgetExceeded, match=r"About ([0-9,]+) users would do") as refused:
+    with pytest.raises(BudgetExceeded, match=r"Use about [0-9,]+ users, or") as refused:
         selection.check_telling(few)
-    enough = int(str(refused.value).split("About ")[1].split(" ")[0].replace(",", ""))
+    enough = int(str(refused.value).split("Use about ")[1].split(" ")[0].replace(",", ""))
     selection.check_telling(plan(n_users=enough + 4))
 
 

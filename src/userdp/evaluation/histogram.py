@@ -136,7 +136,7 @@ class Calibration:
 
     @classmethod
     def of(cls, found: Histogram) -> Calibration | None:
-        """None if margins are in too few bins, or too many beyond them, or the slope too large, for bins to tell it."""
+        """None if margins are in too few bins, or too many beyond them, or the slope is too large for bins."""
         masses = found.masses
         total = masses.sum(axis=0)
         if max(total[1:] + total[:-1]) > _MOST_IN_TWO or max(total[0], total[-1]) > _MOST_BEYOND:
@@ -173,7 +173,7 @@ INFLUENCES: dict[str, type[Influences]] = {"auc": Ranking, "calibration": Calibr
 
 
 def left_over(found: Histogram, kind: type[Influences]) -> np.ndarray:
-    """The deviation of what the histogram's noise leaves in an estimate behind its influences.
+    """The deviation of what the histogram's noise leaves in an estimate beyond its influences.
 
     By trial, without data: the released histogram, smoothed, is taken for the truth, and noise of the same size is
     added, in fixed patterns. NaN if noise makes an estimate impossible now and then.

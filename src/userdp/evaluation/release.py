@@ -139,7 +139,7 @@ def released_scores(curator: Curator, plan: Plan, layout: ScoreLayout, confidenc
 
 
 def _notes(layout: ScoreLayout, function: BlockScores, histograms: list[Histogram | None]) -> tuple[str, ...]:
-    """Which scores the bins cannot tell, of everybody and of levels."""
+    """Which scores the bins cannot resolve, of all users and of levels."""
     notes = []
     for whom, tables, found in zip(("everybody", *layout.levels), function.tables, histograms, strict=True):
         if found is None:

@@ -43,7 +43,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Scores:
-    """All scores of one release, for everybody and by declared level.
+    """All scores of one release, for all users and by declared level.
 
     curve: of calibration, if that was asked for; confidence: of intervals; weigh: "people" if each user counts once,
     "rows" if each row does; limit: the log loss or error that a row counts at most; clipped: about which fraction of

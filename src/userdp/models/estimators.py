@@ -232,7 +232,7 @@ class PoissonRegressor(RegressorMixin, LinearModel):
         whose exposure is no number > 0 does not count. Otherwise as `fit` of other estimators.
 
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private under replacement of
-        one user's whole data, unless seeded, and but for what `unprotected_checks` tells.
+        one user's whole data, unless seeded, and but for what `unprotected_checks` reveals.
         """
         return self._fit_rows(X, y, groups, sample_weight=sample_weight, exposure=exposure)
 

@@ -186,7 +186,7 @@ def evaluation_layout(
         raise ValueError(f'Expected weigh={weigh!r} to be "people" or "rows".')
     if weigh == "rows" and max_rows_per_user is None:
         raise ValueError(
-            'Expected max_rows_per_user with weigh="rows": how many rows of a person count at most. Nothing was spent.'
+            'Expected max_rows_per_user with weigh="rows": how many rows of a user count at most. Nothing was spent.'
         )
     if max_rows_per_user is not None:
         (max_rows_per_user,) = check_counts(max_rows_per_user=max_rows_per_user)

@@ -140,7 +140,7 @@ def _step_to_dict(step: Any) -> dict[str, Any]:
     kind = type(step).__name__
     if kind not in _STEPS or type(step) is not _STEPS[kind]:
         raise TypeError(
-            f"Expected steps of a pipeline that a file can tell ({', '.join(sorted(_STEPS))}), got {kind}: apply it "
+            f"Expected steps of a pipeline that a file can hold ({', '.join(sorted(_STEPS))}), got {kind}: apply it "
             "before, or pickle the pipeline."
         )
     check_is_fitted(step)

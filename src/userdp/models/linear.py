@@ -75,15 +75,15 @@ _UNPROTECTED = (
 )
 _PARAMETERS = {
     "unprotected_checks": "Read what was not declared (class labels, target range) off the data, take lists of rows, "
-    "and raise on missing values and unknown labels, as other estimators do. What that tells is not protected.",
+    "and raise on missing values and unknown labels, as other estimators do. What that reveals is not protected.",
     "columns": "What the columns of a table mean (`userdp.Columns`): `fit` and `predict` then take tables. Columns "
     "that it does not describe are left out.",
-    "evaluate": "The fraction of users, 0.1 say, who are kept from training and privately scored (`scores_`). They pay "
-    "for the scores, the others for the training: all of it costs no more than (epsilon, delta).",
+    "evaluate": "The fraction of users, such as 0.1, who are kept from training and privately scored (`scores_`). They "
+    "pay for the scores, the others for the training: all of it costs no more than (epsilon, delta).",
     "columns_fraction": "The part of the budget for what `columns` and `target_range` leave to be learned privately.",
     "inference": "True for standard errors and intervals (`summary()`, `conf_int()`, `cov_`), for half of the budget; "
     "or the part of it that they get. Only weights that noise hides are then shrunk. For logistic regression of two "
-    "classes, least squares and counts, by the default solver, with users enough: refused otherwise, before anything "
+    "classes, least squares and counts, by the default solver, with enough users: refused otherwise, before anything "
     "is charged.",
     "classes": "All labels that there can be; needed unless the target's type is boolean.",
     "max_weight": "The public largest `sample_weight`, needed where `fit` gets them; those beyond are cut off.",
@@ -114,7 +114,7 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 def documented_model(**own: str) -> Callable[[_T], _T]:
-    """Help that tells all parameters, the estimator's own and those of all."""
+    """Help that lists all parameters, the estimator's own and those of all."""
     return documented(_ATTRIBUTES, **_PARAMETERS | own)
 
 
@@ -157,7 +157,7 @@ class LinearModel(PrivateEstimator, Intervals, ABC):
 
         Guarantee: all that the fitted model holds is (epsilon, delta)-differentially private for `neighbours`: one
         user's whole data is replaced, or with "zero-out" adds nothing to any total; unless seeded, and but for what
-        `unprotected_checks` tells.
+        `unprotected_checks` reveals.
         """
         return self._fit_rows(X, y, groups, sample_weight=sample_weight)
 

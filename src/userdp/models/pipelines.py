@@ -142,7 +142,7 @@ def transformed(steps: Pipeline, X: Any, own: np.ndarray, made: Any) -> Any:
 
 
 def _blanked(found: Any, sound: np.ndarray) -> Any:
-    """Missing values in rows that are not sound, of a type that does not tell if there are any."""
+    """Missing values in rows that are not sound, of a type that does not show if there are any."""
     place = np.where(sound, np.arange(len(sound)), len(sound))
     if hasattr(found, "iloc"):
         return found.reset_index(drop=True).reindex([*place, len(sound)]).iloc[:-1]

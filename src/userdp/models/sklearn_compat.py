@@ -243,7 +243,7 @@ def owners(groups: Any, privacy_unit: str, n_rows: int) -> Any:
         raise ValueError(NO_GROUPS)
     if groups is not None and privacy_unit == "row":
         raise ValueError('Expected no groups with privacy_unit="row": leave one of them out.')
-    if isinstance(groups, range) or type(groups).__name__ == "RangeIndex":  # by their type: cells would tell
+    if isinstance(groups, range) or type(groups).__name__ == "RangeIndex":  # by their type: cells would be revealed
         raise ValueError(
             "Expected groups to be user ids, got the numbers of rows: if every row is another user's, say "
             'privacy_unit="row" instead. Nothing was spent.'

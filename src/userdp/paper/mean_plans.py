@@ -37,7 +37,7 @@ def plan_means(
     radii[0] and radii[1] times the radius that is given when it is released (None leaves it out). Up to the fraction
     `outliers` of the users may be far from the others, or hold NaN, before aborting becomes likelier than
     `false_abort`. `other` is what else the same users pay for, out of the same budget. The search asks as few users as
-    tell the radius almost as well as all of them would (`searched_users`).
+    show the radius almost as well as all of them would (`searched_users`).
 
     >>> plan = plan_means(5000, Budget(1.0, 1e-6), rounds=20)
     >>> [(step.label, step.mechanism.rounds) for step in plan.steps]

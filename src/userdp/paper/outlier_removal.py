@@ -93,7 +93,7 @@ class OutlierRemoval(Mechanism):
 
     @property
     def probes(self) -> int:
-        """How many radii a round tries at most: enough to tell one of them, or none."""
+        """How many radii a round tries at most: enough to name one of them, or none."""
         return 1 if self.radii is None else math.ceil(math.log2(len(self.radii) + 1))
 
     @cached_property
@@ -303,7 +303,7 @@ class SampledOutlierRemoval(Mechanism):
         return Cost(subsampled=(part,), failure=self.failure)
 
     def sensitivity(self, radius: float, dimension: int) -> float:
-        """What the noise of a mean is proportional to: the same for every batch, so that it does not tell its size."""
+        """What the noise of a mean is proportional to: the same for every batch, so it does not reveal its size."""
         exact = c.added_user_sensitivity(self.smallest_batch, self.slack, radius, self.fraction)
         return c.rounded_sensitivity(exact, self.n_vectors, dimension, radius)
 
@@ -362,7 +362,7 @@ class RadiusSearch(Mechanism):
     Q(r) + N(0, noise_std^2), and Q(r) has sensitivity 1 whatever r is.
 
     Guarantee: ceil(log2(number of radii)) / noise_std^2 (Gaussian), for any vectors. The answer is one of the public
-    radii and tells nothing else. Proof: docs/proofs.md, section 11.
+    radii and reveals nothing else. Proof: docs/proofs.md, section 11.
     """
 
     kind: ClassVar[str] = "radius-search"

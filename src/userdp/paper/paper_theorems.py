@@ -3,7 +3,7 @@
 One function a theorem: hypotheses in words, with the constants and logarithms that are printed, and whether each holds.
 A plan outside of a theorem is as private as any: `Plan.certify` prices what is released exactly, at any epsilon. What
 is lost is the theorem's word on the risk, so plans show it (`SolverPlan.outside`). Only delta = 0 is refused, because
-Gaussian noise cannot do without. That a user's rows are independent draws, which all assume, numbers cannot tell.
+Gaussian noise cannot do without. That a user's rows are independent draws, which all assume, numbers cannot show.
 
 In words eps, m, n, d, L, R and beta are as in the paper: R is the domain's diameter, d the number of weights.
 """

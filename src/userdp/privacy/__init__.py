@@ -7,7 +7,7 @@ A reviewer reads, in this order:
 3. `mechanism`, then `clip` and `vocabulary`, each with its sensitivity and its cost; `noise`: what is drawn;
 4. `curator`: the only gate; certify, charge, and only then look;
 5. `ledger`: what was spent, written down first; `domination`: why that holds however runs are chosen; `journal`: how
-   a run that was killed goes on;
+   a run that was killed resumes;
 6. `statement`: what may be said of a run, and what its noise allows an attacker.
 
 The proofs are in docs/proofs.md, in sections that the docstrings name; docs/reading-map.md counts the lines.

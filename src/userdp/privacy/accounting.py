@@ -107,7 +107,7 @@ def check_relation(neighbours: object) -> str:
 
 
 def default_delta(n_users: int) -> float:
-    """What delta=None means: n^-1.5, at most 1e-6; well below 1/n, where a person could be published outright.
+    """What delta=None means: n^-1.5, at most 1e-6; well below 1/n, where a user could be published outright.
 
     >>> default_delta(5000), default_delta(1_000_000)
     (1e-06, 1e-09)

@@ -53,7 +53,7 @@ class Curator:
     """Takes the data after certifying and charging the plan, and gives out its releases.
 
     budget: what this plan guarantees, and may be said of it; the ledger's whole budget if None. checkpoint: a journal,
-    or the path of one, by which a run that was killed goes on: see `Journal`. engine: who computes, this process if
+    or the path of one, by which a run that was killed resumes: see `Journal`. engine: who computes, this process if
     None; "ray" is a `RayEngine()`. unit: "row" if each of the users is a single row; a ledger takes one unit only.
 
     Guarantee: all that leaves, aborts included, is within `budget`, and with all else that was charged to the ledger
@@ -140,7 +140,7 @@ class Curator:
             except Exception:  # whose sentence says that nothing was spent
                 raise RuntimeError(
                     "Expected to bring rows, made of what was released, to where the engine computes; that failed, "
-                    "though it went well before. What was charged is spent: with a checkpoint the same call goes on."
+                    "though it went well before. What was charged is spent: with a checkpoint the same call resumes."
                 ) from None
 
     def release(self, label: str, statistic: Statistic, radius: float) -> Vectors:
@@ -174,7 +174,7 @@ class Curator:
             raise RuntimeError("A curator works only in the process that made it: its releases were charged once.")
 
     def _charge(self, ledger: Ledger, purpose: str, seed: int | None, journal: Journal | None, unit: str) -> None:
-        """Charge the plan, unless this is a run that goes on and was charged."""
+        """Charge the plan, unless this is a run that resumes and was charged."""
         token = None
         if journal is not None:
             facts = run_facts(self._data, self._plan, self.budget, ledger.identity, purpose, seed)
@@ -188,7 +188,7 @@ class Curator:
         self._check_process()
 
     def _drawn_order(self) -> Users:
-        """A random order of the users: of a run that goes on, the one that it was begun with."""
+        """A random order of the users: of a run that resumes, the one that it was begun with."""
         if self._journal is None:
             return self._noise.permutation(self._plan.n_users)
         draw = partial(self._noise.permutation, self._plan.n_users)

@@ -1,4 +1,4 @@
-"""The journal of a run: each release is on disk before anybody sees it, so that a run that was killed can go on.
+"""The journal of a run: each release is on disk before anybody sees it, so that a run that was killed can resume.
 
 One SQLite file. It says which run it is of (plan, budget, ledger, shape of the data), in which order users were drawn,
 and what was released, in order. A run that is begun again with it gets these releases as they were, without a look at
@@ -33,7 +33,7 @@ from userdp.privacy.plan import Plan
 from userdp.privacy.sqlite_file import Refused, connect, create, undamaged
 
 _FORMAT = 1
-_NAME = 0x75647073  # "udps": tells a journal from other SQLite files
+_NAME = 0x75647073  # "udps": distinguishes a journal from other SQLite files
 _TABLES = (
     "CREATE TABLE run (only INTEGER PRIMARY KEY CHECK (only = 1), facts TEXT NOT NULL, token TEXT NOT NULL, "
     "command TEXT NOT NULL, inode INTEGER NOT NULL)",

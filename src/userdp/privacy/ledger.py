@@ -71,7 +71,7 @@ _NEWEST_COLUMNS = (  # format 3 has neither the relation of neighbours, which wa
     "ALTER TABLE budget ADD COLUMN called TEXT",
     f"PRAGMA user_version = {_FORMAT}",
 )
-# Runs that may go on after they were killed; made when there is the first, so that older files need no change.
+# Runs that may resume after they were killed; made when there is the first, so that older files need no change.
 _TOKENS = "CREATE TABLE IF NOT EXISTS tokens (token TEXT PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs)"
 _SAME_RUN = "SELECT run FROM runs WHERE run = ? AND mark = ? AND costs = ?"
 
@@ -236,7 +236,7 @@ class Ledger:
     ) -> None:
         """Write the whole plan down as spent, or raise `BudgetExceeded` and write nothing.
 
-        `token` is a name of the run, in a journal: a run that goes on after it was killed is not charged again.
+        `token` is a name of the run, in a journal: a run that resumes after it was killed is not charged again.
         `unit`: "row" if the plan's users are single rows, else what one user is called ("user", "household"): the word
         of the first charge is kept. Rows in a ledger of users, users in one of rows, and plans for neighbours of
         another relation than the ledger's raise `ValueError`.

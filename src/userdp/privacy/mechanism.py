@@ -48,7 +48,7 @@ class DrawnOnce(Protocol):
 class Session(ABC):
     """One run of a mechanism. By default everyone takes part, and all vectors of a round come at once."""
 
-    drawn_once: DrawnOnce | None = None  # what all rounds share, if anything; a run that goes on needs it
+    drawn_once: DrawnOnce | None = None  # what all rounds share, if anything; a run that is resumed needs it
 
     def choose(self, users: Users) -> Users:
         """Which of the users take part in the next round."""
@@ -143,7 +143,7 @@ class Mechanism(ABC):
 
 def described(mechanism: Mechanism) -> dict[str, Any]:
     """What files say of a mechanism: its kind and its numbers, as JSON values; the usual relation is left out."""
-    # Every kind is a dataclass, which its base class alone does not tell.
+    # Every kind is a dataclass, which its base class alone does not show.
     numbers = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}  # type: ignore[arg-type]
     if numbers.get("neighbours") == REPLACE_ONE:  # as in files from before there was another
         del numbers["neighbours"]

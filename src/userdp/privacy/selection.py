@@ -241,8 +241,8 @@ def check_telling(plan: SelectionPlan) -> None:
         enough = math.ceil(plan.n_users * plan.bin_noise / _MOST_NOISE)
         raise BudgetExceeded(
             f"Expected more than n_users={plan.n_users}: scores of {plan.n_held_out} held-out users would be lost in "
-            f"noise. About {enough:,} users would do, or a larger epsilon or held_out; allow_weak=True of the "
-            "estimator goes on all the same. Nothing was spent."
+            f"noise. Use about {enough:,} users, or a larger epsilon or held_out, or pass "
+            "allow_weak=True to the estimator. Nothing was spent."
         )
 
 

@@ -1,6 +1,6 @@
 """What a run guaranteed, what each of its parts cost, and what its noise really allows an attacker.
 
-Public numbers only, to be shown and kept with the model. An attack on one person errs in two ways: it suspects wrongly
+Public numbers only, to be shown and kept with the model. An attack on one user errs in two ways: it suspects wrongly
 (a false alarm, with chance a) or overlooks (a missed detection, chance b). delta(epsilon) of the plan, known for all
 epsilon >= 0, allows
 
@@ -166,9 +166,9 @@ class Part:
 class Tradeoff:
     """The errors that every attack on a plan's releases makes, computed from its costs. No data is needed.
 
-    right_guess: how often the best attack is right between two equally likely versions of one person's data;
+    right_guess: how often the best attack is right between two equally likely versions of one user's data;
     points: (false alarm, missed detection), corners of a polygon that no attack is below;
-    mu: of the least Gaussian mechanism (mu-GDP) that tells at least as much, but for events of chance `mu_failure`, a
+    mu: of the least Gaussian mechanism (mu-GDP) that reveals at least as much, but for events of chance `mu_failure`, a
     part of delta; None if there is none;
     failure: chance of the events in which nothing is guaranteed (tests or thresholds that let pass by mistake);
     epsilons: (delta, epsilon) pairs that hold as well; None where delta is below `failure`;

@@ -1,7 +1,7 @@
 """The report's pictures: functions of numbers of the record that give an SVG element, or "" for nothing.
 
 Drawn by matplotlib, with text as text, in colours that follow the page's light or dark. They are 360 units wide with
-text of 11 units, to be read on a phone. Blue and orange, shapes and labels tell things apart, for the colour-blind.
+text of 11 units, to be read on a phone. Blue and orange, shapes and labels distinguish things, for the colour-blind.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ FAST_FRACTIONS = (0.15, 0.85)  # how burn-in and averaged steps share what is le
 # Steps of the approach before and after the first look at the curvature, and the fraction of each user's budget for the
 # one of them that asks it. Chosen (c43f86e).
 APPROACH_STEPS, APPROACH_FRACTION = (4, 10), 0.15
-# Beyond this s sqrt(features) a part of the users tells coordinates too roughly. Measured: docs/speed.md.
+# Beyond this s sqrt(features) a part of the users gives coordinates too roughly. Measured: docs/speed.md.
 MOST_WHITENED = 0.0051
 # Of fewer users one of four measured fits with a rare class and rare levels went astray (f7aff98).
 FEWEST_FAST = 16_000
@@ -135,11 +135,11 @@ LEAST_CURVATURE, CURVATURE_SPREAD = 0.02, 0.25
 # grid, not a choice; the prior of the scale is Strawderman's (1971). With the power 0.5 alone the excess of 5,000
 # lifters with 30 rows was 1.3 times as large at epsilon 1 (10 runs; benchmarks/neighbours.py has the cell).
 POWERS, SCALES = (0.0, 0.5, 1.0), tuple(np.geomspace(1e-3, 1e6, 73))
-CLEAR = 2.0  # standard deviations from which on an intercept's size tells itself, and a walk is none of noise
+CLEAR = 2.0  # standard deviations from which on an intercept's size is seen, and a walk is none of noise
 # Curvature along an axis / mean curvature, where there is any; and of the axes that are flat, about. Measured:
 # benchmarks/collinear.py and coefficients.py --ablate (docs/measurements.md; 1857558).
 RELATIVE, FLAT_AXES = (0.05, 3.0), 0.05
-FAR_STEPS = 4  # first steps, which may be taken where a loss is linear: they tell nothing of curvatures (1756a4a)
+FAR_STEPS = 4  # first steps, which may be taken where a loss is linear: they say nothing of curvatures (1756a4a)
 # By how much clipping may change the scale of predictions or the intercept / typical predictions. Chosen (f5f8bc0).
 CLIPPING = 0.3
 

@@ -123,7 +123,7 @@ class State:
 
     point: np.ndarray  # in the directions
     velocity: np.ndarray
-    curvature: float  # a guess before it is measured, unless the loss tells it at each point
+    curvature: float  # a guess before it is measured, unless the loss gives it at each point
     clip: float
     sizes: Sizes = field(default_factory=Sizes)
     scale: float = 1.0  # of slopes / what public numbers say of it, where targets are found to be far smaller
@@ -210,7 +210,7 @@ class Run:
         return state.curvature / (constants.TYPICAL_CURVATURE * self.loss.curvature)
 
     def is_flat(self, state: State) -> bool:
-        """Whether a class is rare, as the curvature tells."""
+        """Whether a class is rare, as the curvature shows."""
         return self.relative_curvature(state) < constants.FLAT
 
     def whitened(self, point: np.ndarray) -> np.ndarray:
@@ -221,9 +221,9 @@ class Run:
         return self.at(replace(state, clip=0.25 * self.longest(state)), point)
 
     def at(self, state: State, point: np.ndarray) -> State:
-        """The state there: its curvature is that of the point, if the loss tells it.
+        """The state there: its curvature is that of the point, if the loss gives it.
 
-        Coordinates tell mean and mean square of rows' predictions.
+        Coordinates give mean and mean square of rows' predictions.
         """
         curvature = state.curvature
         if self.loss.usual_curvature is not None:
@@ -244,7 +244,7 @@ class Run:
         released = (yield Request(label, statistic, radius)) + 0.5
         noise, measured = scale * radius * ratio, scale * float(released[0])
         state = replace(state, inverse_rows=min(max(float(released[1]) - radius * ratio, 0.0), 1.0))
-        if self.loss.usual_curvature is not None:  # the loss tells more of it, far below the largest
+        if self.loss.usual_curvature is not None:  # the loss says more of it, far below the largest
             return state
         usual = state.curvature / self.loss.curvature
         trust = constants.CURVATURE_SPREAD**2 / (constants.CURVATURE_SPREAD**2 + noise**2)

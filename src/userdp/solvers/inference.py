@@ -73,7 +73,7 @@ _LOSSES, _MOST_WEIGHTS = ("logistic", "squared", "poisson"), 200  # those whose 
 _MOST_ROUGH, _MOST_ROUGH_AFTER = 0.4, 1.0
 # Logarithm by which curvatures may change where noise or the steps move predictions. Intervals covered 94% to 98% up to
 # the first; beyond 85% to 92% as they are, and 96% to 100% once widened by it (benchmarks/rare_intervals.py). From the
-# second on the steps tell less than what they began from.
+# second on the steps say less than what they began from.
 _FARTHEST, _FARTHEST_STEPPED = 0.6, 1.2
 _ENOUGH = 0.75  # of that, where so many users would do: chance hardly ever adds more than the rest. Measured.
 _LEAST_STEP = 0.25  # of a step's square that is taken to be none of its noise. Chosen (32a4050).
@@ -303,7 +303,7 @@ def _wider(beyond: float, noise: float, clip: float) -> float:
 
 
 def _cuts(clips: np.ndarray, beyond: np.ndarray, noises: np.ndarray) -> np.ndarray:
-    """What the clips may have taken off both gradients. The same clip took as much off both: they tell it together."""
+    """What the clips may have taken off both gradients. The same clip took as much off both: together they show it."""
     unseen = noises / (_MARK * clips)
     if clips[0] == clips[1]:
         precision = unseen**-2
@@ -312,7 +312,7 @@ def _cuts(clips: np.ndarray, beyond: np.ndarray, noises: np.ndarray) -> np.ndarr
 
 
 def _curvature_at(run: Run) -> Callable[..., float]:
-    """How curved the loss is at a point, but for a factor, as far as the mean and spread of predictions tell.
+    """How curved the loss is at a point, but for a factor, as far as the mean and spread of predictions show.
 
     With a `shift` of all predictions. Never 0, as it is where all counts are beyond the largest.
     """

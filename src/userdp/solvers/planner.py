@@ -152,7 +152,7 @@ class Option:
 
     @property
     def refined(self) -> bool:
-        """Whether a run will renew the estimate by what it releases, so that it tells what to expect."""
+        """Whether a run will renew the estimate by what it releases, so that it shows what to expect."""
         return SOLVERS[self.solver, self.mode].refines
 
     @property
@@ -242,7 +242,7 @@ def check_use(
     budget: Budget,
     max_gradients: int | None = None,
 ) -> None:
-    """Refuse a plan whose own estimate says that the model will hardly be better than knowing nothing.
+    """Refuse a plan whose own estimate says that the model will hardly be better than a constant.
 
     Only of solvers that estimate, and not bound, their error. The refusal says what would do.
     """
@@ -259,12 +259,11 @@ def check_use(
         ways.append(f"an epsilon of about {enough:.2g}")
     if (enough := least_enough(lambda value: useful(epsilon, round(value)), users, _MOST_TIMES * users)) is not None:
         ways.append(f"about {two_digits(enough):,} users")
-    remedy = " or ".join(ways) if ways else "far more users, or fewer features"
+    remedy = " or ".join(ways) if ways else "far more users"
     raise BudgetExceeded(
-        f"Expected a useful model, but with n_users={n_users}, {problem.dimension} weights and "
-        f"epsilon={budget.epsilon:g} noise is expected to dominate: it would hardly be better than knowing nothing. "
-        f"{remedy[0].upper()}{remedy[1:]} would do, or fewer features; allow_weak=True goes on all the same. Nothing "
-        "was spent."
+        f"Fit refused: with n_users={n_users}, {problem.dimension} weights and epsilon={budget.epsilon:g} noise is "
+        "expected to dominate: the model would hardly be better than a constant. Use "
+        f"{remedy}, or fewer features, or pass allow_weak=True. Nothing was spent."
     )
 
 

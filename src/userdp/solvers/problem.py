@@ -32,7 +32,7 @@ class Problem:
     warm_start: public weights to begin at instead of 0, of an earlier model say;
     l2: strength of the penalty; all weights are penalised but those of the intercept;
     intercept: whether the last feature is the constant 1;
-    public_moment: second moment (d x d) of rows that are nobody's secret and about like the users', where there is one.
+    public_moment: second moment (d x d) of public rows that are about like the users', where there is one.
 
     Paper: Alg. 3, line 2 (x_0), the start: the domain's point nearest to 0, or `warm_start`.
 

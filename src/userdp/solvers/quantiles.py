@@ -1,7 +1,7 @@
 """Where a quantile lies: private counts of how many targets predictions exceed, along the intercept.
 
 The slope of a quantile's loss, averaged over a user's rows, is the covered fraction of these rows less the quantile: a
-bounded number, whatever the targets, and one per user. Its private mean at a few intercepts tells, before any steps,
+bounded number, whatever the targets, and one per user. Its private mean at a few intercepts shows, before any steps,
 where the quantile of all targets is and how densely they lie there, which range was declared does not matter; and
 after them which intercept covers what it should, where smoothing, clipping and shrinkage moved it.
 
@@ -99,7 +99,7 @@ class Counts:
 def coverage_advice(problem: Problem, n_users: int, n_counts: int, ratio: float, pure: bool) -> str:
     """What to expect of coverage, where its error is not small, from public numbers; empty elsewhere.
 
-    An estimate: noise of the counts' mean, the more the fewer of them are near the quantile, and what n users tell.
+    An estimate: noise of the counts' mean, the more the fewer of them are near the quantile, and what n users can show.
     """
     level = float(problem.loss.level or 0.5)
     std = Counts(problem, problem.start, "", ratio, pure).std

@@ -75,7 +75,7 @@ class Axes:
 
         Before anything is seen all powers are as likely, and noise^2 / (noise^2 + scale) is uniform in (0, 1): of six
         or more entries whose rows vary alike, such means are nowhere expected to be worse than what was found
-        (Strawderman 1971). An intercept tells nothing of the scale, is always curved, and is shrunk as others are, or
+        (Strawderman 1971). An intercept says nothing of the scale, is always curved, and is shrunk as others are, or
         less if clear.
         """
         entries = self.along(point) / noise
@@ -137,7 +137,7 @@ def curved_along(
 
     Along an axis in which rows vary the gradient is r h (u - optimum) + noise, with h the mean curvature and r about 1;
     where they do not, r is 0, and steps are a random walk. Noise of later gradients is independent of where earlier
-    ones led, so least squares tell r from what was released anyway.
+    ones led, so least squares estimate r from what was released anyway.
 
     Before anything is seen an axis is flat, r = 0, with probability `FLAT_AXES`, more if whitening found little but
     ridge along it; if not, all orders of r within `RELATIVE` are as likely, and the optimum is N(start, usual^2), or as

@@ -3,7 +3,7 @@
 1. Whitening (`whitening`): coordinates in which rows have unit second moment, whatever the columns' units.
 2. Burn-in (`descent`): steps along the mean of users' gradients, clipped. Rows are weighted by their length in these
    coordinates (`RowWeights`): where residuals average 0 given the row, that does not move the optimum, and it bounds a
-   gradient by `longest`. Each release also tells how frequent each size of gradients is; the clip follows their root
+   gradient by `longest`. Each release also says how frequent each size of gradients is; the clip follows their root
    mean square.
 3. Curvature: the mean of the loss's second derivative at that point sets the steps from there on; where it is small, as
    with a rare class, the mean of 1 / rows per user says how long gradients may be that noise hides.
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from userdp.solvers.inference import IntervalSteps
 
 HIDDEN_ADVICE = (
-    "Noise hides small columns, and the intercept, among far larger ones: the model may miss what they tell. Scale "
+    "Noise hides small columns, and the intercept, among far larger ones: the model may miss what they say. Scale "
     "columns by public ranges (PublicScaler), give public_X, or have more users or a larger epsilon."
 )
 CLIPPED_ADVICE = (
@@ -200,7 +200,7 @@ def _biased(problem: Problem, s: float, inverse_rows: float, pure: bool) -> bool
 
 
 def _estimate(problem: Problem, layout: Layout, n_users: int, rows_per_user: int, sampled: float) -> float:
-    """What is expected of the excess risk: noise, and what n users tell at all; no bound.
+    """What is expected of the excess risk: noise, and what n users can show at all; no bound.
 
     With h the curvature, g^2 the mean square of a user's gradient and c the clip: d/(2 h) (noise of the averaged
     gradient)^2 + g^2 / (2 h n). Constants are of generated data (research/docs/which-solver.md).
@@ -274,7 +274,7 @@ class WhitenedClip:
         if in_units(problem):
             point, outcome.target_fraction = _in_range(run, state, point)
         outcome.weights = coordinates.project(problem.domain, coordinates.to_weights(point))
-        # The estimate of the excess risk: noise of the average, and what n users tell.
+        # The estimate of the excess risk: noise of the average, and what n users can show.
         square = (state.sizes.rms * run.longest(state)) ** 2
         noise = state.curvature / 2 * problem.dimension * average.noise**2
         excess = constants.WORSE * noise + square / (2 * state.curvature * phase.n_users)
@@ -315,7 +315,7 @@ def _shrunk(run: Run, state: State, average: Average, start: np.ndarray) -> tupl
     along = np.abs(basis if basis.ndim == 1 or axes.rotation is None else basis @ axes.rotation)
     effects = along * (units if along.ndim == 1 else units[:, None])
     one_unit = 1 / (effects if effects.ndim == 1 else effects[: len(effects) - (axes.level > 0)].max(axis=0))
-    loss = run.problem.loss  # where large errors count linearly, gradients far off tell nothing of curvatures
+    loss = run.problem.loss  # where large errors count linearly, gradients far off say nothing of curvatures
     linear = not loss.classifies and loss.lipschitz(1.0, 1.0, 1.0) == loss.lipschitz(1.0, 2.0, 2.0)
     visits = state.visits[constants.FAR_STEPS if linear else 0 :]
     curved, relative = curved_along(axes, visits, state.visits[0][0], state.curvature, one_unit, walk)
@@ -361,7 +361,7 @@ def _in_range(run: Run, state: State, point: np.ndarray) -> tuple[np.ndarray, fl
     """The point, all predictions moved to where their mean is one that targets can have; and `target_fraction`.
 
     That is which part of their declared range nearly all targets lie within: three times residuals and predictions'
-    spread. Gradients tell residuals: of m rows they are shorter by sqrt(m), if a user's residuals are independent.
+    spread. Gradients show residuals: of m rows they are shorter by sqrt(m), if a user's residuals are independent.
     """
     bound, axes = run.problem.target_bound, run.axes
     if axes.level and bound is not None:

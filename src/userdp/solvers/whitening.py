@@ -194,7 +194,7 @@ def release_coordinates(n_features: int, steps: tuple[Step, ...], intercept: boo
             frequencies = yield Request(_SCALE, RowScale(RowWeights(basis, 1.0)), 1.0, _SHOWN)
             row_scale = likely_scale(frequencies, mechanism.noise_std(1.0, frequencies.size), n_features)
             least, most = constants.NEAR_SCALE
-            if intercept and least < row_scale < most:  # a constant that is seen tells more
+            if intercept and least < row_scale < most:  # a constant that is seen says more
                 row_scale = 1.0
             basis = basis / row_scale
             continue

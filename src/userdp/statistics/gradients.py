@@ -336,7 +336,7 @@ class ClippedGradient(PerUser):
     One more coordinate indicates users who are affected (`UserData.affected`), or whose gradient is not finite and
     counts as 0, as that of a user without rows does: it has `AFFECTED` = 0.6 of a mark then, and a size 0.8 beside it.
     With `directions` (dimension x k) the gradient is g_u @ directions. Vectors are at most `radius` =
-    sqrt(clip^2 + mark^2) long: clipped there they stay as they are, and what marks tell costs no release of its own.
+    sqrt(clip^2 + mark^2) long: clipped there they stay as they are, and what marks show costs no release of its own.
 
     Guarantee: vector j is a function of user users[j]'s rows, in their order, and of the parameters.
     """

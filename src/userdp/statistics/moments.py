@@ -102,7 +102,7 @@ class SecondMomentShape(PerUser):
 
     With v the vector of `SecondMoment`: (v/|v|, min(1, |v|/largest)). A user whose rows are all zero gives zeros. The
     shape is what whitening needs, and since all shapes are equally long, clipping them loses nothing and no user's
-    scale counts more than another's; the second part tells how long moments are on average.
+    scale counts more than another's; the second part says how long moments are on average.
 
     Guarantee: vector j is a function of user users[j]'s rows. Its length is at most sqrt(2), unless rows are so tiny
     that squares of their squares underflow; the mechanism clips it then.

@@ -1,6 +1,6 @@
 """One-pass SGD: each group of users goes once through its rows, in mixed order, and gives an iterate.
 
-A step is w <- project(w - step * (slope(<w, x>, y) x + penalty * w)). Rows of one person resemble each other, so a
+A step is w <- project(w - step * (slope(<w, x>, y) x + penalty * w)). Rows of one user resemble each other, so a
 group's rows are visited in a mixed order: taken user after user, each user drags the iterate along (on real data that
 cost more accuracy than privacy did). They are copied ahead, a window at a time, and on the way expressed in another
 basis, if one is given.
