@@ -95,8 +95,7 @@ def test_the_comparison_notices_a_user_who_counts_too_much(monkeypatch):
     def ten_radii(self, vectors):
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True) / self.radius
         clipped = vectors / self.radius / np.maximum(lengths, 1) * np.where(lengths > 1000, 10, 1)
-        count = np.where(lengths <= 1, 1, -1).sum()
-        return np.append((clipped * 2.0**self.bits).astype(np.int64).sum(axis=0), count)
+        return np.append((clipped * 2.0**self.bits).astype(np.int64).sum(axis=0), len(vectors))
 
     monkeypatch.setattr(local, "_ADDED_UP", ())
     monkeypatch.setattr(ClippedTotal, "__call__", ten_radii)
