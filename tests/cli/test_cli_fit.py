@@ -240,7 +240,7 @@ def test_a_fit_that_was_stopped_goes_on_by_its_journal_alone(files, tmp_path, mo
         patch.setattr(LocalEngine, "vectors", stopped)
         result = run("fit", files / "data.parquet", *asked)
     assert result.exit_code == 130, result.output
-    assert f"Go on with `userdp resume {journal}`." in " ".join(result.stderr.split())
+    assert f"Resume the fit with `userdp resume {journal}`." in " ".join(result.stderr.split())
     monkeypatch.chdir(tmp_path.parent)  # what the journal holds is complete
     with contextlib.closing(sqlite3.connect(journal)) as db, db:  # and may be of an earlier version
         words = [*json.loads(db.execute("SELECT command FROM run").fetchone()[0]), "--columns-fraction", "0.1"]

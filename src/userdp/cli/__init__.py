@@ -15,7 +15,7 @@ import userdp
 # Where a command is, and the first line of its help: it is loaded when it is asked for, so that others need not wait.
 _COMMANDS = {
     "fit": ("fit:fit", "Train a private model from a table."),
-    "resume": ("fit:resume", "Go on with a fit that was stopped or killed."),
+    "resume": ("fit:resume", "Resume a fit that was stopped or killed."),
     "predict": ("predict:predict", "Predict for the rows of a table."),
     "evaluate": ("evaluate:evaluate", "Score a model on rows it has not seen: privately, with intervals, or not."),
     "columns": ("columns:columns", "Write a first description of a table's columns, from names and types only."),

@@ -157,7 +157,7 @@ def fit(context: typer.Context, given: Fit) -> None:
     made = "No model was written."
     if given.checkpoint is not None:
         _run(model, checkpoint=Journal(given.checkpoint, _arguments(context)))
-        made += f" Go on with `userdp resume {given.checkpoint}`."
+        made += f" Resume the fit with `userdp resume {given.checkpoint}`."
     with show.working(f"reading {given.data}", given.quiet or given.memory_limit is not None):
         n_users, train = _read(model, table, schema, given)
     budget = budget_for(given.epsilon, given.delta, n_users, given.neighbours)
@@ -337,7 +337,7 @@ def resume(
     journal: Annotated[Path, o.argument("Journal that `userdp fit --checkpoint` keeps.")],
     json: o.Json = None,
 ) -> None:
-    """Go on with a fit that was stopped or killed.
+    """Resume a fit that was stopped or killed.
 
     What was released before is taken from the journal, without a look at the data; nothing is charged or released
     twice. The table, and what else the fit was given, must be where they were.
