@@ -191,7 +191,7 @@ def test_regression_is_scored_in_its_own_units(tmp_path):
         ({"x_a": np.full(N_USERS * ROWS, np.nan)}, "finite numbers in column 'x_a'"),
         ({"fold": np.arange(N_USERS * ROWS) % 10}, "same fold"),
         ({"fold": np.zeros(N_USERS * ROWS)}, "training and test users"),
-        ({"x_a": ["word"] * (N_USERS * ROWS)}, "'x_a' to be numeric"),
+        ({"x_a": ["word"] * (N_USERS * ROWS)}, "'x_a' must be numeric"),
     ],
 )
 def test_data_that_cannot_be_measured(tmp_path, changed, message):

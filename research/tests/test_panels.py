@@ -161,10 +161,9 @@ def test_tables_stand_between_their_marks():
     assert page.startswith(f"# Page\n{begin}")
     assert page.endswith(f"{end}after\n")
     assert "old" not in page
-    assert "| clinic visits | 1 | 3 | 2 | 2 | 2 | 0 | 1 | ill | 1.00 | 0.00 | 0.90 to 1.00 |" in page
-    assert "| clinic visits | 8 | refused |" in page
-    assert "| clinic visits | ill | 1.0% | 1.00 ± 0.10 | 0.00\\* ± 0.040 (0.00) | refused |" in page
-    assert "| clinic visits | smoker |" not in page
+    assert "| clinic visits | 2/3 | refused | 0.90 to 1.00 |  |" in page
+    assert "| visits ill | 1.0% | 1.00 (0.10) | 0.00\\* | refused |" in page
+    assert "| visits smoker |" not in page
     assert panels.with_tables(page, record) == page
 
 
