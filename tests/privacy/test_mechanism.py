@@ -74,7 +74,7 @@ def test_a_bool_is_counted_as_one():
 
 def test_narrow_integers_do_not_wrap_around_in_costs():
     assert Clip(np.int8(100), 1.0, np.int8(100)).cost == Clip(100, 1.0, 100).cost
-    assert Clip(np.int8(100), 1.0).sensitivity(1.0, 1) == Clip(100, 1.0).sensitivity(1.0, 1)
+    assert Clip(np.int8(120), 1.0).sensitivity(1.0, 1) == Clip(120, 1.0).sensitivity(1.0, 1)
 
 
 @pytest.mark.parametrize(
