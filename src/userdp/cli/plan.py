@@ -13,10 +13,15 @@ from userdp.cli import show
 from userdp.cli.errors import expect
 from userdp.data.tables import whole_file
 from userdp.losses import Loss
-from userdp.privacy.accounting import default_delta
+from userdp.privacy.accounting import REPLACE_ONE, ZERO_OUT, default_delta
 from userdp.solvers import planner
 from userdp.solvers.solver import PROVEN
 
+_RELATIONS = {
+    REPLACE_ONE: "where one user's data is replaced (replace-one); if only whether it was used must be hidden, as most "
+    "other libraries count, --neighbours zero-out needs half of the noise",
+    ZERO_OUT: "where one user's data is left out of every total (zero-out)",
+}
 _BOUNDS = (
     "Excess risk is the mean loss above the best model's. Bounds, which only "
     f"{' and '.join(PROVEN)} have, are theorems about the worst case: often 100 times too high. Estimates are none."
@@ -77,7 +82,8 @@ def plan(
         return
     budget = comparison.budget
     typer.echo(f"{comparison}\n")
-    show.paragraph(f"At epsilon {budget.epsilon:g}, delta {budget.delta:g}. {_BOUNDS}")
+    where = _RELATIONS[budget.neighbours]
+    show.paragraph(f"At epsilon {budget.epsilon:g}, delta {budget.delta:g}, {where}. {_BOUNDS}")
     if plot is not None:
         typer.echo(f"The picture is in {plot}.")
 
