@@ -85,5 +85,5 @@ def test_the_command_line_has_it_too(tmp_path):
     public = ("plan", "--users", "20000", "--rows-per-user", "1", "--features", "1", "--epsilon", "2")
     assert json.loads(run(*public, "--json").stdout)["delta"] == DELTA
     shown = run(*public).stdout
-    assert f"At epsilon 2, delta {DELTA:g}." in shown
+    assert f"At epsilon 2, delta {DELTA:g}, where one user" in shown
     assert "which only phased-sgd and accelerated have, are theorems" in " ".join(shown.split())
