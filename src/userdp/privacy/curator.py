@@ -57,7 +57,7 @@ class Curator:
     None; "ray" is a `RayEngine()`. unit: "row" if each of the users is a single row; a ledger takes one unit only.
 
     Guarantee: all that leaves, aborts included, is within `budget`, and with all else that was charged to the ledger
-    within the ledger's, for user-level differential privacy under replacement of one user's whole data, provided each
+    within the ledger's, for user-level differential privacy and neighbours of the budget's relation, provided each
     vector of a statistic depends on the users of its own group only and, in steps whose mechanism trusts the
     statistic, is finite and moves by at most its `replace_one_sensitivity`; in steps of acute vectors the engine
     computes what the statistic says; and in steps of totals it adds each user's contribution once. With

@@ -247,8 +247,8 @@ class Ledger:
             raise ValueError(
                 f"The ledger{named} is for neighbours of {self.budget.neighbours!r}, this run for {plan.neighbours!r}: "
                 f"their epsilons do not add up. Pass neighbours={self.budget.neighbours!r}, or use another ledger for "
-                'this run. (A run for "zero-out" neighbours also protects against replacing a user, at up to twice its '
-                "noise multiplier's cost: the statement prints that epsilon.) Nothing was charged."
+                "this run. (To convert: (epsilon, 0) for zero-out is (2 epsilon, 0) for replace-one, and statements "
+                "print the other relation's epsilon.) Nothing was charged."
             )
         with self._transaction() as db:
             self._take_unit(db, check_unit(unit), named)

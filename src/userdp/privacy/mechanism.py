@@ -82,7 +82,7 @@ class Mechanism(ABC):
     those a Poisson sample is drawn from; rounds: how often a session may release.
 
     What privacy rests on is stated by two methods, for neighbours of the relation that the record is made for
-    (`neighbours`; most are for "replace-one" alone, `Clip` and `Vocabulary` for "zero-out", too):
+    (`neighbours`; `Clip`, `Vocabulary`, `Allotment` and `OutlierRemoval` may be for "zero-out", others may not):
     `sensitivity(radius, dimension)` is how far, at most, what gets the noise of a round moves, whatever the data and
     rounding included: in 2-norm for Gaussian noise, in 1-norm for Laplace noise; `cost` is what a whole session costs,
     and `cost_under(relation)` what the same noise costs in the other relation, where that is known.

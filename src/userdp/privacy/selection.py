@@ -274,11 +274,11 @@ def select(
 ) -> Selected[T]:
     """Certify and charge the plan, draw who trains, and carry it out.
 
-    Guarantee: all that leaves, a failure included, is within plan.budget, for user-level differential privacy under
-    replacement, provided `fit` releases through its ledger only, and of the users given only, whether it fails is
-    determined by what it released and by public facts, and row j of `losses` is a function of user users[j]'s data and
-    the models. With `insecure_seed` nothing is private, and the ledger says so. How long a search takes is not covered,
-    as of everything here.
+    Guarantee: all that leaves, a failure included, is within plan.budget, for user-level differential privacy and
+    neighbours of its relation, provided `fit` releases through its ledger only, and of the users given only,
+    whether it fails is determined by what it released and by public facts, and row j of `losses` is a function of
+    user users[j]'s data and the models. With `insecure_seed` nothing is private, and the ledger says so. How long a
+    search takes is not covered, as of everything here.
     """
     certified = plan.certified
     certified.certify(plan.budget)
